@@ -21,6 +21,11 @@ from dice.model.fused import can_pack
 from dice.model.sdar import SDAR, Layer
 
 
+def whole(delta: Tensor) -> Tensor:
+    """`delta` [N, H] itself, or the sum of its parts [S, N, H]."""
+    return delta if delta.dim() == 2 else delta.sum(0)
+
+
 @dataclass(frozen=True)
 class Norm:
     """An RMSNorm: `weight` [H]."""
@@ -63,8 +68,8 @@ class Ops(Protocol):
     def add_norm(
         self, x: Tensor, delta: Tensor | None, norm: Norm, *, fp8: bool = False, half: bool = False
     ) -> Tensor | Scaled:
-        """Add `delta` [N, H] to x [N, H], in place; returns the normalised sum, in fp8 or in float16, times HALF_SCALE,
-        if so asked."""
+        """Add `delta` [N, H], or its parts [S, N, H], to x [N, H], in place; returns the normalised sum, in fp8 or in
+        float16, times HALF_SCALE, if so asked."""
         ...
 
     def attend(self, qkv: Tensor, heads: Heads, cache: Tensor, context: Context, *, half: bool = False) -> Tensor:
@@ -157,7 +162,7 @@ class PagedForward:
             normed = ops.add_norm(x, delta, layer.before_mlp, fp8=fp8, half=half)
             delta = add(layer.down(self._gated(layer.gate_up, normed)))
         assert delta is not None
-        return x.add_(delta)
+        return x.add_(whole(delta))
 
     def _gated(self, projection: Projection, x: Tensor | Scaled) -> Tensor | Scaled:
         """silu(gate) * up of x [N, H], as one kernel where that is quicker."""

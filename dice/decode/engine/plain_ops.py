@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dice.decode.engine.forward import Context, Heads, Norm
+from dice.decode.engine.forward import Context, Heads, Norm, whole
 from dice.decode.engine.weights import HALF_SCALE, Scaled
 from dice.model.sdar import rotate
 
@@ -76,7 +76,7 @@ class PlainOps:
         self, x: Tensor, delta: Tensor | None, norm: Norm, *, fp8: bool = False, half: bool = False
     ) -> Tensor | Scaled:
         if delta is not None:
-            x.add_(delta)
+            x.add_(whole(delta))
         normed = F.rms_norm(x, norm.weight.shape, norm.weight, norm.eps)
         return self.quantize(normed) if fp8 else halved(normed) if half else normed
 

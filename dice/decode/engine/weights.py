@@ -86,7 +86,8 @@ class Projection:
             self._packed = packed(self.weight)
 
     def __call__(self, x: Tensor | Scaled) -> Tensor:
-        """x [N, in], in fp8 if the projection is; returns [N, out]."""
+        """x [N, in], in fp8 if the projection is; returns [N, out], or what adds up to it, float32 [S, N, out], where
+        `few_rows` gives that."""
         if self.few_rows is not None and len(x) <= FEW_ROWS:
             return self.few_rows(x, self)
         return self.product(x)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from dice.decode.engine.kernels.early import LINE, begin, fetch, finish
 from dice.decode.engine.kernels.layer import rotated
 
 
@@ -19,7 +20,7 @@ def attend_kernel(
     page_count, table_width, rows, scale, eps,
     FRESH: tl.constexpr, NORMS: tl.constexpr, QUERY: tl.constexpr, KEY: tl.constexpr, DIM: tl.constexpr,
     PAGE: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr,
-    KEYS: tl.constexpr, SPLITS: tl.constexpr, FACTOR: tl.constexpr,
+    KEYS: tl.constexpr, SPLITS: tl.constexpr, FACTOR: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
     """A program: TILE positions of a tile (there are PARTS such parts), a key head, one of SPLITS parts of the keys.
 
@@ -34,9 +35,8 @@ def attend_kernel(
     key_head, split = tl.program_id(1), tl.program_id(2)
     slot, row = tl.load(tiles + tile * 4), tl.load(tiles + tile * 4 + 1)
     first, count = tl.load(tiles + tile * 4 + 2), tl.load(tiles + tile * 4 + 3)
-    if slot < 0:
-        return
-    if part * TILE >= count:
+    if (slot < 0) | (part * TILE >= count):
+        begin(EARLY)
         return
     index = tl.arange(0, ROWS)
     token = part * TILE + index // GROUPS
@@ -50,18 +50,23 @@ def attend_kernel(
     place = (row + token).to(tl.int64) * QUERY + head
     half = tl.full((), KEY * PAGE * DIM, tl.int64) * page_count  # from keys to values
     table = pages + slot * table_width
+    highest = tl.minimum(low + span, end)
+    if EARLY:  # noqa: SIM102 (it is known when compiling, the rest is not)
+        if low < highest:
+            fetch_keys(cache, table, half, key_head, low, KEY, DIM, PAGE, KEYS)
     if FRESH:
         place_in_q = (row + token).to(tl.int64) * (QUERY + 2 * KEY) + head
         queries = rotate_own(
             q, q_norm, k_norm, cos, sin, cache, table, half, place_in_q, first + token, valid, row, first, count,
-            key_head, low + span > first, eps, NORMS, QUERY, KEY, DIM, PAGE, TILE,
+            key_head, low + span > first, eps, NORMS, QUERY, KEY, DIM, PAGE, TILE, EARLY,
         )  # fmt: skip
     else:
+        begin(EARLY)
         queries = tl.load(q + place[:, None] * DIM + dim[None, :], valid[:, None], other=0.0)
-    highest = tl.minimum(low + span, end)
     peak, weight, total = attend_to(
         queries, cache, table, half, key_head, low, highest, end, limit, scale, KEY, DIM, PAGE, ROWS, KEYS
     )
+    finish(EARLY)
     if SPLITS == 1:
         found = total * (FACTOR / weight)[:, None]
         tl.store(out + place[:, None] * DIM + dim[None, :], found.to(out.dtype.element_ty), valid[:, None])
@@ -106,25 +111,28 @@ def attend_to(
 def rotate_own(
     qkv, q_norm, k_norm, cos, sin, cache, table, half, place, position, valid, row, first, count, key_head, stores, eps,
     NORMS: tl.constexpr, QUERY: tl.constexpr, KEY: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
-    TILE: tl.constexpr,
+    TILE: tl.constexpr, EARLY: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """The queries at `place` in `qkv`; and if it `stores`, the tile's keys and values of a head go into their pages.
 
-    All loads come first, so that the memory is waited for once.
+    Loads come first, so that the memory is waited for once; and of them those that need nothing of the kernel before.
     """
     dim = tl.arange(0, DIM)
     partner = (dim + DIM // 2) % DIM
-    x, y, x_cos, x_sin = load_heads(qkv, place, position, cos, sin, valid, DIM)
     new = tl.arange(0, TILE)
     own = (new < count) & stores
-    new_place = (row + new).to(tl.int64) * (QUERY + 2 * KEY) + QUERY + key_head
-    keys, others, new_cos, new_sin = load_heads(qkv, new_place, first + new, cos, sin, own, DIM)
-    values = tl.load(qkv + (new_place + KEY)[:, None] * DIM + dim[None, :], own[:, None], other=0.0)
+    x_cos, x_sin = load_angles(cos, sin, position, valid, DIM)
+    new_cos, new_sin = load_angles(cos, sin, first + new, own, DIM)
     page = tl.load(table + (first + new) // PAGE, own, other=0).to(tl.int64)
     by_q, by_q_other, by_k, by_k_other = 1.0, 1.0, 1.0, 1.0
     if NORMS:
         by_q, by_q_other = tl.load(q_norm + dim)[None, :], tl.load(q_norm + partner)[None, :]
         by_k, by_k_other = tl.load(k_norm + dim)[None, :], tl.load(k_norm + partner)[None, :]
+    begin(EARLY)
+    x, y = load_heads(qkv, place, valid, DIM)
+    new_place = (row + new).to(tl.int64) * (QUERY + 2 * KEY) + QUERY + key_head
+    keys, others = load_heads(qkv, new_place, own, DIM)
+    values = tl.load(qkv + (new_place + KEY)[:, None] * DIM + dim[None, :], own[:, None], other=0.0)
     queries = rotated(x, y, by_q, by_q_other, x_cos, x_sin, eps, DIM, NORMS).to(cache.dtype.element_ty)
     if stores:
         turned = rotated(keys, others, by_k, by_k_other, new_cos, new_sin, eps, DIM, NORMS)
@@ -136,23 +144,45 @@ def rotate_own(
 
 
 @triton.jit
-def load_heads(qkv, place, position, cos, sin, wanted, DIM: tl.constexpr) -> tuple[tl.tensor, ...]:
-    """Heads [R, DIM] at `place` [R], each element's partner in the rotation, and the angles of their positions."""
-    dim, wanted = tl.arange(0, DIM), wanted[:, None]
-    head, angle = place[:, None] * DIM, position[:, None] * DIM + dim[None, :]
-    x = tl.load(qkv + head + dim[None, :], wanted, other=0.0).to(tl.float32)
-    y = tl.load(qkv + head + ((dim + DIM // 2) % DIM)[None, :], wanted, other=0.0).to(tl.float32)
-    return x, y, tl.load(cos + angle, wanted, other=0.0), tl.load(sin + angle, wanted, other=0.0)
+def load_heads(qkv, place, wanted, DIM: tl.constexpr) -> tuple[tl.tensor, ...]:
+    """Heads [R, DIM] at `place` [R], and each element's partner in the rotation."""
+    dim, head = tl.arange(0, DIM), place[:, None] * DIM
+    x = tl.load(qkv + head + dim[None, :], wanted[:, None], other=0.0).to(tl.float32)
+    y = tl.load(qkv + head + ((dim + DIM // 2) % DIM)[None, :], wanted[:, None], other=0.0).to(tl.float32)
+    return x, y
+
+
+@triton.jit
+def load_angles(cos, sin, position, wanted, DIM: tl.constexpr) -> tuple[tl.tensor, ...]:
+    """Cosines and sines [R, DIM] of the angles at `position` [R]."""
+    angle = position[:, None] * DIM + tl.arange(0, DIM)[None, :]
+    return tl.load(cos + angle, wanted[:, None], other=0.0), tl.load(sin + angle, wanted[:, None], other=0.0)
+
+
+@triton.jit
+def fetch_keys(
+    cache, table, half, key_head, start,
+    KEY: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, KEYS: tl.constexpr,
+) -> None:  # fmt: skip
+    """Ask for KEYS keys and values from position `start` on, of which most were stored long ago."""
+    EACH: tl.constexpr = LINE // (cache.dtype.element_ty.primitive_bitwidth // 8)
+    LINES: tl.constexpr = (KEYS * DIM + EACH - 1) // EACH  # those of a page and head lie one after the other
+    page = tl.load(table + start // PAGE).to(tl.int64)
+    place = ((page * KEY + key_head) * PAGE + start % PAGE) * DIM + tl.arange(0, LINES) * EACH
+    fetch(cache + place)
+    fetch(cache + half + place)
 
 
 @triton.jit
 def merge_kernel(
     sums, extents, slots, out, rows,
-    QUERY: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr, FACTOR: tl.constexpr,
+    QUERY: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr, FACTOR: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
     """One query head of one row, from all splits, times FACTOR."""
     row, head = tl.program_id(0), tl.program_id(1)
-    if tl.load(slots + row) < 0:
+    slot = tl.load(slots + row)
+    begin(EARLY)
+    if slot < 0:
         return
     dim, split = tl.arange(0, DIM), tl.arange(0, SPLITS)
     place = row.to(tl.int64) * QUERY + head
@@ -163,4 +193,5 @@ def merge_kernel(
     weight = tl.sum(share * weights, 0)
     parts = tl.load(sums + each[:, None] * DIM + dim[None, :], (weights > 0)[:, None], other=0.0)
     total = tl.sum(parts * share[:, None], 0)
+    finish(EARLY)
     tl.store(out + place * DIM + dim, (total * (FACTOR / weight)).to(out.dtype.element_ty))

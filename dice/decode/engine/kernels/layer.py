@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from dice.decode.engine.kernels.early import begin, finish
+
 FP8_MAX = tl.constexpr(448.0)
 
 
@@ -35,44 +37,59 @@ def store_row(
 
 @triton.jit
 def add_norm_kernel(
-    x, delta, weight, out, scales, width, eps,
-    ADDS: tl.constexpr, EIGHTH: tl.constexpr, FACTOR: tl.constexpr, WIDTH: tl.constexpr,
+    x, delta, weight, out, scales, rows, width, eps,
+    PARTS: tl.constexpr, EIGHTH: tl.constexpr, FACTOR: tl.constexpr, WIDTH: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
-    """x += delta; out = x / rms(x) * weight * FACTOR. A program a row."""
+    """x += delta; out = x / rms(x) * weight * FACTOR. A program a row. PARTS: of delta [PARTS, rows, width].
+
+    Only `delta` may be the kernel before's; without parts, x is.
+    """
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, WIDTH)
     inside = column < width
+    scale = tl.load(weight + column, inside, other=0.0).to(tl.float32)
+    if PARTS == 0:
+        begin(EARLY)
     own = tl.load(x + row * width + column, inside, other=0.0)
-    if ADDS:
+    if PARTS > 0:
+        begin(EARLY)
         # The sum is rounded before it is normalised: what follows starts from what is stored.
-        own = (own.to(tl.float32) + tl.load(delta + row * width + column, inside, other=0.0).to(tl.float32)).to(
-            own.dtype
-        )
+        more = tl.load(delta + row * width + column, inside, other=0.0).to(tl.float32)
+        for part in tl.static_range(1, PARTS):
+            more += tl.load(delta + (part * rows + row) * width + column, inside, other=0.0)
+        own = (own.to(tl.float32) + more).to(own.dtype)
         tl.store(x + row * width + column, own, inside)
     values = own.to(tl.float32)
     inverse = tl.rsqrt(tl.sum(values * values, 0) / width + eps)
-    values = values * inverse * tl.load(weight + column, inside, other=0.0).to(tl.float32)
+    values = values * inverse * scale
+    finish(EARLY)
     store_row(values, out, scales, row, column, inside, width, EIGHTH, FACTOR)
 
 
 @triton.jit
-def silu_mul_kernel(gate_up, out, scales, width, EIGHTH: tl.constexpr, WIDTH: tl.constexpr) -> None:
+def silu_mul_kernel(
+    gate_up, out, scales, width, EIGHTH: tl.constexpr, WIDTH: tl.constexpr, EARLY: tl.constexpr
+) -> None:
     """out = silu(gate) * up of a row [2 * width]; a program a row and part of it, a whole row where it is scaled."""
+    begin(EARLY)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = column < width
     gate = tl.load(gate_up + row * 2 * width + column, inside, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * 2 * width + width + column, inside, other=0.0).to(tl.float32)
+    finish(EARLY)
     store_row(gate / (1.0 + tl.exp(-gate)) * up, out, scales, row, column, inside, width, EIGHTH)
 
 
 @triton.jit
-def quantize_kernel(x, out, scales, width, WIDTH: tl.constexpr) -> None:
+def quantize_kernel(x, out, scales, width, WIDTH: tl.constexpr, EARLY: tl.constexpr) -> None:
     """x [N, width] in fp8, with a scale for each row."""
+    begin(EARLY)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, WIDTH)
     inside = column < width
     values = tl.load(x + row * width + column, inside, other=0.0).to(tl.float32)
+    finish(EARLY)
     store_row(values, out, scales, row, column, inside, width, True)
 
 
@@ -92,10 +109,11 @@ def rotate_store_kernel(
     qkv, q_norm, k_norm, cos, sin, slots, positions, pages, q_out,
     cache, page_count, table_width, eps,
     QUERY: tl.constexpr, KEY: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, NORMS: tl.constexpr,
-    HEADS: tl.constexpr,
+    HEADS: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
     """Queries and keys normalised by head and rotated; keys and values into their page. A program: HEADS heads of a
     row. The half-split rotation needs each element's partner, which is read a second time."""
+    begin(EARLY)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     dim = tl.arange(0, DIM)
@@ -113,6 +131,7 @@ def rotate_store_kernel(
     angle_cos = tl.load(cos + position * DIM + dim)[None, :]
     angle_sin = tl.load(sin + position * DIM + dim)[None, :]
     turned = rotated(x, y, scale, scale_other, angle_cos, angle_sin, eps, DIM, NORMS)
+    finish(EARLY)
     is_value = (head >= QUERY + KEY)[:, None]
     values = tl.where(is_value, x, turned).to(q_out.dtype.element_ty)
     tl.store(q_out + row * QUERY * DIM + head[:, None] * DIM + dim[None, :], values, (head < QUERY)[:, None])

@@ -15,6 +15,7 @@ from dice.decode.engine.forward import Context, Heads, Norm
 from dice.decode.engine.group import Group
 from dice.decode.engine.kernels import head, schedule
 from dice.decode.engine.kernels.attention import attend_kernel, merge_kernel
+from dice.decode.engine.kernels.early import launch
 from dice.decode.engine.kernels.layer import (
     add_norm_kernel,
     quantize_kernel,
@@ -45,11 +46,12 @@ class KernelOps:
         self, x: Tensor, delta: Tensor | None, norm: Norm, *, fp8: bool = False, half: bool = False
     ) -> Tensor | Scaled:
         rows, width = x.shape
+        parts = 0 if delta is None else 1 if delta.dim() == 2 else len(delta)
         out, scales = (torch.empty_like(x, dtype=torch.float16), x) if half else _output(x, width, fp8)
         padded = power_of_2(width)
         add_norm_kernel[(rows,)](
-            x, delta, norm.weight, out, scales, width, norm.eps, ADDS=delta is not None, EIGHTH=fp8,
-            FACTOR=HALF_SCALE if half else 1.0, WIDTH=padded, num_warps=_warps(padded),
+            x, delta, norm.weight, out, scales, rows, width, norm.eps, PARTS=parts, EIGHTH=fp8,
+            FACTOR=HALF_SCALE if half else 1.0, WIDTH=padded, num_warps=_warps(padded), **launch(x),
         )  # fmt: skip
         return Scaled(out, scales, x.dtype) if fp8 else out
 
@@ -58,14 +60,14 @@ class KernelOps:
         out, scales = _output(gate_up, width, fp8)
         part = power_of_2(width) if fp8 else min(power_of_2(width), 2048)
         silu_mul_kernel[(rows, triton.cdiv(width, part))](
-            gate_up, out, scales, width, EIGHTH=fp8, WIDTH=part, num_warps=_warps(part)
+            gate_up, out, scales, width, EIGHTH=fp8, WIDTH=part, num_warps=_warps(part), **launch(gate_up)
         )
         return Scaled(out, scales, gate_up.dtype) if fp8 else out
 
     def quantize(self, x: Tensor) -> Scaled:
         out, scales = _output(x, x.shape[1], True)
         padded = power_of_2(x.shape[1])
-        quantize_kernel[(len(x),)](x, out, scales, x.shape[1], WIDTH=padded, num_warps=_warps(padded))
+        quantize_kernel[(len(x),)](x, out, scales, x.shape[1], WIDTH=padded, num_warps=_warps(padded), **launch(x))
         return Scaled(out, scales, x.dtype)
 
     def rotate_store(self, qkv: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:
@@ -77,7 +79,7 @@ class KernelOps:
         rotate_store_kernel[grid](
             qkv, heads.q_norm, heads.k_norm, context.cos, context.sin, plan.slots, plan.positions, pages, q, cache,
             cache.shape[1], pages.shape[1], heads.eps, QUERY=heads.query, KEY=heads.key, DIM=heads.dim,
-            PAGE=cache.shape[3], NORMS=heads.q_norm is not None, HEADS=each, num_warps=4,
+            PAGE=cache.shape[3], NORMS=heads.q_norm is not None, HEADS=each, num_warps=4, **launch(qkv),
         )  # fmt: skip
         return q
 
@@ -105,11 +107,12 @@ class KernelOps:
             QUERY=heads.query, KEY=heads.key, DIM=heads.dim, PAGE=cache.shape[3], BLOCK=shape.block_size, TILE=tile,
             PARTS=parts, ROWS=padded, KEYS=min(64, cache.shape[3]), SPLITS=splits, FACTOR=factor,
             num_warps=8 if padded > 64 else 4, num_stages=2 if padded > 64 or q.dtype == torch.float32 else 3,
+            **launch(q),
         )  # fmt: skip
         if splits > 1:
             merge_kernel[(len(q), heads.query)](
                 sums, extents, plan.slots, out, len(q), QUERY=heads.query, DIM=heads.dim, SPLITS=splits,
-                FACTOR=factor, num_warps=2,
+                FACTOR=factor, num_warps=2, **launch(q),
             )  # fmt: skip
         return out
 
