@@ -5,9 +5,10 @@
 Writes FOLDER/engine_gpu.json after each stage (and after each row of speed); what it holds is not done again. The
 stages: `kernels` (each against plain PyTorch), `texts` (the engine against the plain decoder, float32 and bfloat16,
 with preemption and aborts), `nano` (the shipped model: equal texts, speed, fp8), `8b` and `4b` (random weights; what
-`dice bench decode` measures), `profile` (where a step's time goes), `soak`, and with two GPUs `tp` (a model cut over
-both: texts, speed at 8B, replacing its weights, and the end of a rank). A stage that fails says why, and the next
-one is done; one for which no time is left is left for the next call. Exit code 1 when something failed.
+`dice bench decode` measures), `profile` (where a step's time goes), `soak`, `rollouts` (a step of RL), and with two
+GPUs `tp` (a model cut over both: texts, speed at 8B, replacing its weights, and the end of a rank). A stage that
+fails says why, and the next one is done; one for which no time is left is left for the next call. Exit code 1 when
+something failed.
 """
 
 from __future__ import annotations
@@ -383,10 +384,38 @@ def profile(found: Figures) -> None:
         torch.cuda.empty_cache()
 
 
+def rollouts(found: Figures) -> None:
+    """What a step of RL writes at SDAR-8B's sizes, on one GPU: 16 answers to each of 64 prompts."""
+    shape, vocabulary = SHAPES["8b"]
+    model = random_model(DecodePlan(shape, vocabulary, 4, (), (), (), 1).model, DEVICE, torch.bfloat16, 0)
+    engine = new_engine(model, 256, 3504, 4)
+    config = DecodeConfig(
+        max_new_tokens=2000, denoising_steps=2, remasking="sequential", stop_ids=frozenset(), temperature=1.0
+    )
+    for number in range(64 * 16):
+        engine.submit(prompt_of(1500, seed=number // 16), config, number)
+    begun = time.perf_counter()
+    while engine._waiting:  # each answer is begun once an earlier one has made room
+        engine.step()
+    found["seconds_until_the_last_was_begun"] = time.perf_counter() - begun
+    engine.run()
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - begun
+    found |= {
+        "what": "64 prompts of 1,500 tokens x 16 answers of 2,000 tokens, two a forward", "seconds": seconds,
+        "tokens_per_s": 64 * 16 * 2000 / seconds, "forwards": engine.forwards, "preempted": engine.preempted,
+        "cache_tokens": engine.pages.count * engine.pages.size,
+        "ms_of_the_device": {f"{room.texts} texts, {room.blocks} blocks": ms for room, ms in engine.timings()},
+        "peak_memory_bytes": torch.cuda.max_memory_allocated(),
+    }  # fmt: skip
+
+
 def soak(found: Figures) -> None:
     """2,000 texts of random lengths, some given up, in a cache too small for them; fewer where they take too long."""
     model, chance = small_model(), random.Random(5)
-    engine = Engine(model, slots=48, context=448, cache_tokens=4000, block_size=4, make_runner=graph_runner())
+    engine = Engine(
+        model, slots=48, context=448, cache_tokens=4032, block_size=4, page_size=64, make_runner=graph_runner()
+    )
     before, wanted = 0, 2000
     handles: list[Handle] = []
     begun = time.perf_counter()
@@ -418,6 +447,8 @@ def soak(found: Figures) -> None:
         "memory_grown_bytes": torch.cuda.memory_allocated() - before,
     }  # fmt: skip
     holds(engine.pages.free == engine.pages.count, "pages were lost")
+    holds(found["finished"] + found["aborted"] == len(handles), "texts were lost")
+    holds(engine.preempted > 0, "nothing was preempted")
     holds(found["graphs"] < 60, f"{found['graphs']} graphs were recorded")
 
 
@@ -441,6 +472,7 @@ def main() -> int:
     stages: dict[str, tuple[float, Callable[[Figures], None]]] = {
         "kernels": (30, kernels), "texts": (40, texts), "8b": (60, speed(run, "8b", eight)), "nano": (30, nano),
         "profile": (40, profile), "4b": (45, speed(run, "4b", four)), "soak": (SOAK_S + 30, soak),
+        "rollouts": (280, rollouts),
     }  # fmt: skip
     if torch.cuda.device_count() > 1 or "tp" in (args.only or ()):
         two = [row for row in eight if row[0] == "engine"]

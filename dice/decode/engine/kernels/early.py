@@ -19,6 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dice.decode.engine.weights import FEW_ROWS
+
 if importlib.util.find_spec("triton.language.extra.cuda.gdc") is not None:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 else:  # an older Triton, whose kernels follow each other
@@ -36,8 +38,10 @@ def _starts_early(device: torch.device) -> bool:
 
 
 def launch(x: Tensor) -> dict[str, bool]:
-    """How to launch a kernel on the device of `x`, whose `begin` and `finish` are given `EARLY`."""
-    return {"EARLY": True, "launch_pdl": True} if _starts_early(x.device) else {"EARLY": False}
+    """How to launch a kernel over the rows of `x`, whose `begin` and `finish` are given `EARLY`. Where rows are many
+    a kernel takes long enough for its start not to show."""
+    early = len(x) <= FEW_ROWS and _starts_early(x.device)
+    return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
 
 
 @triton.jit
