@@ -242,3 +242,41 @@ def test_objects_of_dataclasses_go_in_and_out(tmp_path: Path) -> None:
         lazy = re.sub(r"(region_\d+\(.*)batch\.mask", r"\1torch.ones_like(batch.mask)", result.kernel.source)
         assert lazy != result.kernel.source
         assert verifier.verify(Problem(BATCH, name="batch"), Kernel(lazy)).outcome == "wrong"
+
+
+MAPPED = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(8, 4)
+        self.weight = nn.Parameter(torch.randn(4, 4) * 0.3)
+
+    def one(self, x):
+        hidden = self.mix(x)
+        return torch.softmax(hidden @ hidden.T, -1) @ hidden
+
+    def forward(self, x, y):
+        score = lambda a, b: torch.dot(a, self.weight @ b) * 0.7
+        return torch.vmap(self.one)(x), torch.func.vmap(torch.vmap(score, (None, 0)), (0, None))(y, y)
+
+
+def get_inputs():
+    return [torch.randn(3, 5, 8), torch.randn(6, 4)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.usefixtures("lasting")
+def test_what_vmap_maps_becomes_operators_on_batches(tmp_path: Path) -> None:
+    """A number among its operators is a number again, and no tensor that `forward` would have to make."""
+    with Verifier(backend="emulated") as verifier:
+        result = optimize_module(Problem(MAPPED, name="mapped"), verifier, [Templates()], tmp_path)
+    assert result.verdict is not None and result.verdict.correct and result.kernel is not None
+    assert "* 0.7f" in result.kernel.source and len(re.findall(r"= region_\d+\(", result.kernel.source)) == 4
