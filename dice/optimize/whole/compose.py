@@ -126,6 +126,13 @@ def _plain(value):
         return [(key, _plain(one)) for key, one in value.items()]
     if isinstance(value, (list, tuple)):
         return [type(value).__name__, *map(_plain, value)]
+    if type(value).__name__ == "partial":
+        return ["partial", value.func, _plain(value.args), _plain(value.keywords)]
+    if hasattr(value, "tobytes"):
+        return [type(value).__name__, str(value.dtype), value.shape, value.tobytes()]
+    own = type(value).__eq__ is object.__eq__ or hasattr(value, "__dataclass_fields__")
+    if own and hasattr(value, "__dict__") and (isinstance(value, torch.nn.Module) or not callable(value)):
+        return [type(value).__name__, _plain(vars(value))]
     return (type(value).__name__, value)
 '''
 

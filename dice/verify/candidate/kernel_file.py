@@ -20,6 +20,7 @@ from dice.verify.ipc import messages as m
 from dice.verify.ipc.channel import Channel
 from dice.verify.ipc.encoding import read
 from dice.verify.tensors import transport
+from dice.verify.tensors.arguments import meant
 
 
 def warm_up() -> None:
@@ -88,7 +89,7 @@ class KernelFile(Server):
 
     def _capture(self, command: m.Capture) -> m.Captured:
         """The file's model, run without data, as a program."""
-        arguments = transport.read(self.values.inputs / m.CONSTRUCTOR, command.arguments)
+        arguments = self._arguments(command.arguments)
         running.seed_everything(command.seed)
         known: Any = command.state
         try:
@@ -101,8 +102,12 @@ class KernelFile(Server):
         transport.write(literals, self.values.outputs, command.literals)
         return m.Captured(program, "")
 
+    def _arguments(self, name: str) -> Any:
+        """Of the constructor."""
+        return meant(transport.read(self.values.inputs / m.CONSTRUCTOR, name), self.module)
+
     def _new_model(self, command: m.Construct) -> Any:
-        arguments = transport.read(self.values.inputs / m.CONSTRUCTOR, command.arguments)
+        arguments = self._arguments(command.arguments)
         if command.cast is not None:
             arguments = self.device.place(arguments)
         running.seed_everything(command.seed)

@@ -23,6 +23,7 @@ from dice.verify.reference.trial import ReferenceFailed, Trial
 from dice.verify.reference.trials import OUTPUT_SLACK_BYTES, Trials
 from dice.verify.sandbox.scratch import remove
 from dice.verify.tensors import transport, trees
+from dice.verify.tensors.arguments import told
 from dice.verify.tensors.compare import Comparison
 
 Files = Mapping[str, int]  # open files of the candidate's, by name
@@ -114,7 +115,7 @@ class Group:
     def _construct(self) -> m.ReferenceConstructed:
         arguments, state = self.reference.construct(self.spec.seed)
         self.reference.construct_fresh(self.spec.fresh_seed)
-        self._show(arguments, m.ARGUMENTS, m.CONSTRUCTOR)
+        self._show_arguments(arguments, m.ARGUMENTS)
         self._show(state, "state")
         outline = {name: [transport.type_name(value), list(value.shape)] for name, value in state.items()}
         fresh = self.reference.fresh_states
@@ -124,6 +125,12 @@ class Group:
         model = self.reference.model
         size = sum(value.nbytes for value in (*model.parameters(), *model.buffers()))
         return m.ReferenceConstructed(outline, tuple(name for name, _ in taken), size)
+
+    def _show_arguments(self, arguments: Any, name: str) -> None:
+        as_told = told(arguments, self.reference.subject.module)
+        if what := transport.unreadable(as_told):
+            raise ReferenceFailed(f"get_init_inputs() returned {what}")
+        self._show(as_told, name, m.CONSTRUCTOR)
 
     def _show(self, value: Any, name: str, folder: str = ".") -> None:
         """Write a value where candidates read it."""
@@ -139,7 +146,7 @@ class Group:
             self._show(fresh[True], "fresh state varied")
         remarks = self.remarks.plan(self.spec.secret, self.spec.seed) if self.spec.vary else ()
         if self.remarks.other is not None:
-            self._show(self.remarks.other.arguments, m.OTHER_ARGUMENTS, m.CONSTRUCTOR)
+            self._show_arguments(self.remarks.other.arguments, m.OTHER_ARGUMENTS)
             self._show(self.remarks.other.state, "other state")
         return m.Planned(steps, self.reference.labels, self.reference.signature, remarks, self.reference.cheap)
 

@@ -215,7 +215,7 @@ def fields_of(value: Any) -> list[str] | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _named(fields: tuple[str, ...]) -> Any:
+def named_tuple(fields: tuple[str, ...]) -> Any:
     """A class for a tuple with these names."""
     return collections.namedtuple("Inputs", fields)  # noqa: PYI024 - raises ValueError for what is no name
 
@@ -383,7 +383,7 @@ def _decode(tree: Any, data: _Bytes, depth: int) -> Any:
     if kind in ("list", "tuple") and isinstance(items, list):
         decoded, fields = [_decode(item, data, depth + 1) for item in items], tree.get("fields")
         if kind == "tuple" and isinstance(fields, list) and len(fields) == len(items):
-            return _named(tuple(map(str, fields)))._make(decoded)
+            return named_tuple(tuple(map(str, fields)))._make(decoded)
         return decoded if kind == "list" else tuple(decoded)
     if kind in ("dict", "object") and isinstance(items, list):
         if not all(isinstance(item, list) and len(item) == 2 for item in items):
