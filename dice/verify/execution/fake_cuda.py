@@ -264,12 +264,26 @@ def goes_to_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
     return moves or func in _TO_HOST
 
 
+def _own_device(tensor: torch.Tensor) -> torch.device:
+    return tensor.device if tensor.is_meta or hasattr(tensor, _STAYS_ON_HOST) else DEVICE  # meta: no data to move
+
+
+def _packed(*args: Any, **kwargs: Any) -> Any:
+    """Sequences of several lengths: PyTorch keeps the sizes of their batches on the host, and asks whether it does."""
+    data, sizes = _PACK(*args, **kwargs)
+    setattr(sizes, _STAYS_ON_HOST, True)
+    return data, sizes
+
+
+_PACK: Any = torch._VF._pack_padded_sequence
+_STAYS_ON_HOST = "stays_on_host"
 _ANSWERS: dict[Any, Callable[..., Any]] = {
+    _PACK: _packed,
     torch.Tensor.cuda: lambda tensor, *args, **kwargs: tensor,
     torch.Tensor.pin_memory: lambda tensor, *args, **kwargs: tensor,
     torch.Tensor.record_stream: _no_op(),
     torch.Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]
     torch.Tensor.is_cpu.__get__: lambda tensor: False,  # type: ignore[attr-defined]
-    torch.Tensor.device.__get__: lambda tensor: tensor.device if tensor.is_meta else DEVICE,  # meta: no data to move
+    torch.Tensor.device.__get__: lambda tensor: _own_device(tensor),
     torch.Tensor.get_device: lambda tensor: 0,
 }

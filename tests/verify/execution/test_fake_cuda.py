@@ -46,6 +46,9 @@ with fake_cuda.active(True):
     warnings.simplefilter("error")  # of cuDNN, which has no part in this
     recurrent = nn.LSTM(3, 4).cuda()
     assert recurrent(torch.ones(2, 1, 3))[0].shape == (2, 1, 4)
+    packed = nn.utils.rnn.pack_padded_sequence(torch.ones(2, 2, 3), torch.tensor([2, 1]).cpu())
+    assert packed.data.is_cuda and packed.batch_sizes.device.type == "cpu"
+    assert nn.utils.rnn.pad_packed_sequence(recurrent(packed)[0])[0].shape == (2, 2, 4)
 real = torch.ones(1)
 assert not real.is_cuda and real.device.type == "cpu"
 import torch._dynamo
