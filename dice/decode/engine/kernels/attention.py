@@ -51,9 +51,8 @@ def attend_kernel(
     half = tl.full((), KEY * PAGE * DIM, tl.int64) * page_count  # from keys to values
     table = pages + slot * table_width
     highest = tl.minimum(low + span, end)
-    if EARLY:  # noqa: SIM102 (it is known when compiling, the rest is not)
-        if low < highest:
-            fetch_keys(cache, table, half, key_head, low, KEY, DIM, PAGE, KEYS)
+    if EARLY:
+        fetch_keys(cache, table, half, key_head, low, highest, KEY, DIM, PAGE, KEYS)
     if FRESH:
         place_in_q = (row + token).to(tl.int64) * (QUERY + 2 * KEY) + head
         queries = rotate_own(
@@ -161,16 +160,17 @@ def load_angles(cos, sin, position, wanted, DIM: tl.constexpr) -> tuple[tl.tenso
 
 @triton.jit
 def fetch_keys(
-    cache, table, half, key_head, start,
+    cache, table, half, key_head, start, end,
     KEY: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, KEYS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Ask for KEYS keys and values from position `start` on, of which most were stored long ago."""
+    """Ask for KEYS keys and values from position `start` on, if it is before `end`: most were stored long ago."""
     EACH: tl.constexpr = LINE // (cache.dtype.element_ty.primitive_bitwidth // 8)
     LINES: tl.constexpr = (KEYS * DIM + EACH - 1) // EACH  # those of a page and head lie one after the other
-    page = tl.load(table + start // PAGE).to(tl.int64)
-    place = ((page * KEY + key_head) * PAGE + start % PAGE) * DIM + tl.arange(0, LINES) * EACH
-    fetch(cache + place)
-    fetch(cache + half + place)
+    if start < end:
+        page = tl.load(table + start // PAGE).to(tl.int64)
+        place = ((page * KEY + key_head) * PAGE + start % PAGE) * DIM + tl.arange(0, LINES) * EACH
+        fetch(cache + place)
+        fetch(cache + half + place)
 
 
 @triton.jit
