@@ -20,7 +20,7 @@ from dice.verify.ipc import messages as m
 from dice.verify.ipc.channel import Channel
 from dice.verify.ipc.encoding import read
 from dice.verify.tensors import transport
-from dice.verify.tensors.arguments import meant
+from dice.verify.tensors.arguments import meant, own
 
 
 def warm_up() -> None:
@@ -55,6 +55,7 @@ class KernelFile(Server):
         self.channel.send(m.Started())
         with self.device.active():
             self.module = running.exec_file(self.told.source, self.values.outputs, "kernel", self.told.preamble)
+        self.values.own = lambda value: own(value, self.module)
         self.channel.send(m.Loaded(hasattr(self.module, "ModelNew")))
         self._serve({m.Capture: self._capture})
 
@@ -96,7 +97,7 @@ class KernelFile(Server):
             with torch.no_grad():
                 with self.device.active():
                     model = self.module.ModelNew(*arguments)
-                program, literals = capture.capture(model, capture.outline(command.signature), known)
+                program, literals = capture.capture(model, self.values.own(capture.outline(command.signature)), known)
         except Exception as error:
             return m.Captured(None, capture.why_not(error))
         transport.write(literals, self.values.outputs, command.literals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ class Values:
         self._mapped: dict[str, tuple[shared_memory.Memory, shared_memory.Memory]] = {}
         # Inputs of the trial before, and where they are: one that had its tensors where this one has them, see `guard`.
         self._placed: dict[bool, list[tuple[torch.Tensor, int]]] = {}
+        # Makes objects in inputs those of the candidate's classes.
+        self.own: Callable[[Any], Any] = lambda value: value
 
     def map_memory(self, command: MapMemory, descriptors: list[int]) -> str:
         """Take the memory that the next inputs are in, instead of files; why that failed, or ""."""
@@ -44,22 +47,25 @@ class Values:
 
     def read(self, name: str) -> Any:
         """Inputs on the device, nobody else's."""
+        return self.own(self._read(name))
+
+    def _read(self, name: str) -> Any:
         return self.device.place(transport.read(self.inputs, name, memory=self._inputs_of(name)))
 
     def read_in_place(self, name: str, at_front: bool = False) -> Any:
         """The same, where those of the trial before are, if they are alike: who remembers answers by the address of an
         input gives one that is over. On a GPU its allocator does so, too. And as tensors that nobody has written to:
         who remembers them by PyTorch's count of writes does, too."""
-        value = self.read(name)
+        value = self._read(name)
         new = transport.tensors(value)
         before = self._placed.pop(at_front, [])
         if sum(tensor.nbytes for tensor in new) > KEPT_BYTES:
-            return value
+            return self.own(value)
         if len(before) == len(new) and all(map(_fits, before, new)):
             places = iter(tensor for tensor, _ in before)
             value = transport.map_tensors(lambda tensor: next(places).copy_(tensor).data, value)
         self._placed[at_front] = [(tensor, tensor.data_ptr()) for tensor in transport.tensors(value)]
-        return value
+        return self.own(value)
 
     def shown(self, name: str) -> Any:
         """Inputs on the device, for our own eyes."""

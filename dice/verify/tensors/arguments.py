@@ -7,6 +7,8 @@ kernel's. What is told is trusted; it goes from the reference to candidates alon
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import enum
 import functools
 import importlib
@@ -148,6 +150,30 @@ def meant(value: Any, file: types.ModuleType) -> Any:
     if isinstance(value, types.SimpleNamespace):
         return types.SimpleNamespace(**{key: meant(item, file) for key, item in vars(value).items()})
     return value
+
+
+def own(value: Any, file: types.ModuleType) -> Any:
+    """Inputs with objects and named tuples of the classes that `file` has under their names, where it has such ones."""
+    items = transport.parts(value)
+    if items is None:
+        return value
+    value = transport.like(value, [own(item, file) for item in items])
+    kind: Any = _found(file, type(value).__name__)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return kind._make(value) if getattr(kind, "_fields", None) == value._fields else value
+    if not isinstance(value, types.SimpleNamespace) or not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
+        return value
+    if {field.name for field in dataclasses.fields(kind)} != set(vars(value)):
+        return value
+    made: Any = object.__new__(kind)
+    fields = vars(value)
+    for complete in (False, True):  # what is made after the fields, from them, must leave them as they were drawn
+        for name, item in fields.items():
+            object.__setattr__(made, name, item)
+        if not complete and hasattr(made, "__post_init__"):
+            with contextlib.suppress(Exception):
+                made.__post_init__()
+    return made
 
 
 def _known(name: str, file: types.ModuleType) -> Any:

@@ -14,6 +14,7 @@ import ctypes
 import dataclasses
 import functools
 import json
+import keyword
 import math
 import mmap
 import os
@@ -35,6 +36,7 @@ ALIGN = 512  # as PyTorch aligns tensors on a GPU
 MAX_JSON_BYTES = 8 << 20
 POURED_ELEMENTS = 1 << 24  # at a time
 MAX_DEPTH = 20
+LONGEST_NAME = 64  # of a class
 
 
 def _is_plain(dtype: torch.dtype) -> bool:
@@ -215,9 +217,19 @@ def fields_of(value: Any) -> list[str] | None:
 
 
 @functools.lru_cache(maxsize=64)
-def named_tuple(fields: tuple[str, ...]) -> Any:
+def named_tuple(fields: tuple[str, ...], name: str = "") -> Any:
     """A class for a tuple with these names."""
-    return collections.namedtuple("Inputs", fields)  # noqa: PYI024 - raises ValueError for what is no name
+    return collections.namedtuple(_identifier(name) or "Inputs", fields)  # noqa: PYI024 - ValueError for no names
+
+
+@functools.lru_cache(maxsize=64)
+def _namespace(name: str) -> Any:
+    """A class for what was an object of a class of that name."""
+    return type(name, (types.SimpleNamespace,), {}) if _identifier(name) else types.SimpleNamespace
+
+
+def _identifier(name: str) -> str:
+    return name if name.isidentifier() and not keyword.iskeyword(name) and len(name) <= LONGEST_NAME else ""
 
 
 class _Bytes(Protocol):
@@ -307,11 +319,13 @@ def _encode(value: object, data: _Bytes, depth: int) -> dict[str, object]:
     fields = opened(value)
     if isinstance(fields, dict):
         items = [[_key(key), _encode(item, data, depth + 1)] for key, item in fields.items()]
-        return {"kind": "dict" if fields is value else "object", "items": items}
+        of = {"kind": "dict"} if fields is value else {"kind": "object", "name": type(value).__name__}
+        return {**of, "items": items}
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
         tree: JsonObject = {"kind": kind, "items": [_encode(item, data, depth + 1) for item in value]}
-        return tree | {"fields": list(value._fields)} if hasattr(value, "_fields") else tree
+        names = {"name": type(value).__name__, "fields": list(value._fields)} if hasattr(value, "_fields") else {}
+        return tree | names
     if value is None or isinstance(value, bool | int | float | str):
         return {"kind": "scalar", "value": value}
     if isinstance(value, complex):
@@ -383,13 +397,15 @@ def _decode(tree: Any, data: _Bytes, depth: int) -> Any:
     if kind in ("list", "tuple") and isinstance(items, list):
         decoded, fields = [_decode(item, data, depth + 1) for item in items], tree.get("fields")
         if kind == "tuple" and isinstance(fields, list) and len(fields) == len(items):
-            return named_tuple(tuple(map(str, fields)))._make(decoded)
+            return named_tuple(tuple(map(str, fields)), str(tree.get("name")))._make(decoded)
         return decoded if kind == "list" else tuple(decoded)
     if kind in ("dict", "object") and isinstance(items, list):
         if not all(isinstance(item, list) and len(item) == 2 for item in items):
             raise WireError("a malformed description")
         named = {_key(key): _decode(item, data, depth + 1) for key, item in items}
-        return named if kind == "dict" else types.SimpleNamespace(**{str(key): item for key, item in named.items()})
+        if kind == "dict":
+            return named
+        return _namespace(str(tree.get("name")))(**{str(key): item for key, item in named.items()})
     if kind == "scalar" and (value is None or isinstance(value, bool | int | float | str)):
         return value
     if kind == "complex" and isinstance(value, list) and len(value) == 2:

@@ -1,4 +1,4 @@
-"""What a constructor is given: a kernel file gets what the problem's `get_init_inputs()` gives, by its own classes."""
+"""What a model is given: a kernel file gets what the problem's functions give, as objects of its own classes."""
 
 from __future__ import annotations
 
@@ -196,3 +196,88 @@ def test_what_has_no_end_or_no_name_is_refused(files: tuple[Any, Any]) -> None:
         with pytest.raises(transport.WireError):
             told([value], problem)
     assert transport.unreadable(told([object()], problem))
+
+
+BATCHES = """
+import torch
+import torch.nn as nn
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass
+class Batch:
+    x: torch.Tensor
+    mask: torch.Tensor
+
+    def __post_init__(self):
+        self.rows = self.x.shape[0]
+
+    @property
+    def lengths(self):
+        return self.mask.sum(1, keepdim=True)
+
+
+class Pair(NamedTuple):
+    low: torch.Tensor
+    high: torch.Tensor
+
+    def middle(self):
+        return (self.low + self.high) / 2
+"""
+
+WITH_METHODS = (
+    BATCHES
+    + """
+
+class Model(nn.Module):
+    def forward(self, batch, pair):
+        return batch.x * batch.mask / batch.lengths + pair.middle() * batch.rows
+
+
+def get_inputs():
+    low = torch.randn(6, 16)
+    return [Batch(torch.randn(6, 16), (torch.rand(6, 16) > 0.3).float() + 0.1), Pair(low, low + torch.rand(6, 16))]
+
+
+def get_init_inputs():
+    return []
+"""
+)
+
+ADDS = """
+from torch.utils.cpp_extension import load_inline
+
+ops = load_inline(name="scaled", cpp_sources="torch::Tensor fused(torch::Tensor x, torch::Tensor m, torch::Tensor n, torch::Tensor y, double rows);", cuda_sources=r'''
+__global__ void fused_kernel(const float* x, const float* m, const float* n, const float* y, float* out, float rows, int width, int count) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) out[i] = x[i] * m[i] / n[i / width] + y[i] * rows;
+}
+torch::Tensor fused(torch::Tensor x, torch::Tensor m, torch::Tensor n, torch::Tensor y, double rows) {
+    auto out = torch::empty_like(x);
+    fused_kernel<<<(x.numel() + 255) / 256, 256>>>(x.data_ptr<float>(), m.data_ptr<float>(), n.data_ptr<float>(), y.data_ptr<float>(),
+        out.data_ptr<float>(), rows, x.size(1), x.numel());
+    return out;
+}
+''', functions=["fused"])
+
+
+class ModelNew(nn.Module):
+    def forward(self, batch, pair):
+        return ops.fused(batch.x, batch.mask, batch.lengths, pair.middle(), float(batch.rows))
+"""  # noqa: E501
+
+
+def test_inputs_have_the_methods_of_the_kernel_files_classes() -> None:
+    """By construction, too; a class of another form, or none, leaves their fields."""
+    problem = Problem(WITH_METHODS, name="methods")
+    fields = ADDS.replace("batch.lengths", "batch.mask.sum(1, keepdim=True)").replace("batch.rows", "len(batch.x)")
+    fields = fields.replace("pair.middle()", "(pair[0] + pair.high) / 2")
+    other = BATCHES.replace("mask: torch.Tensor", "mask: torch.Tensor\n    more: int = 0")
+    with Verifier(backend="emulated") as verifier:
+        for source in (BATCHES + ADDS, "import torch\nimport torch.nn as nn\n" + fields, other + fields):
+            verdict = verifier.verify(problem, Kernel(source))
+            assert verdict.correct and verdict.provenance == "construction", verdict.message
+        assert not verifier.verify(problem, Kernel(other + ADDS)).correct
+        lazy = ADDS.replace("pair.middle()", "pair.low")
+        assert verifier.verify(problem, Kernel(BATCHES + lazy)).outcome == "wrong"
