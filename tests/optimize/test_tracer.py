@@ -280,3 +280,42 @@ def test_what_vmap_maps_becomes_operators_on_batches(tmp_path: Path) -> None:
         result = optimize_module(Problem(MAPPED, name="mapped"), verifier, [Templates()], tmp_path)
     assert result.verdict is not None and result.verdict.correct and result.kernel is not None
     assert "* 0.7f" in result.kernel.source and len(re.findall(r"= region_\d+\(", result.kernel.source)) == 4
+
+
+NUMBERS = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x, step: int = 3, mode: str = "mean"):
+        with torch.no_grad(), torch.autocast(device_type=x.device.type, enabled=False):
+            y = torch.exp(-x.float()) * step
+        if mode == "mean":
+            y = y.mean(-1)
+        elif mode == "last":
+            y = y[:, -1]
+        return y, step, {"next": step + 1, "half": 0.5 * step}
+
+
+def get_inputs():
+    return [torch.randn(6, 8), 3, "last"]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.usefixtures("lasting")
+def test_numbers_come_out_as_numbers_and_other_modes_are_left_to_pytorch(tmp_path: Path) -> None:
+    """The verifier gives other steps, for which the kernels run as well, and another mode, for which they need not."""
+    with Verifier(backend="emulated") as verifier:
+        result = optimize_module(Problem(NUMBERS, name="numbers"), verifier, [Templates()], tmp_path)
+        assert result.verdict is not None and result.verdict.correct and result.kernel is not None
+        assert '"next": (step + 1)' in result.kernel.source or "'next': (step + 1)" in result.kernel.source
+        ignores = result.kernel.source.replace("(step + 1)", "4")
+        assert verifier.verify(Problem(NUMBERS, name="numbers"), Kernel(ignores)).outcome == "wrong"
+        ignores = result.kernel.source.replace("mode == 'last' and", "").replace('mode == "last" and', "")
+        assert ignores != result.kernel.source
+        assert verifier.verify(Problem(NUMBERS, name="numbers"), Kernel(ignores)).outcome == "wrong"

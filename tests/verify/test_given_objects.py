@@ -33,6 +33,11 @@ class Act(enum.Enum):
     TANH = 2
 
 
+class Flags(enum.IntFlag):
+    ADD = enum.auto()
+    NORM = enum.auto()
+
+
 @dataclass(frozen=True)
 class Scale:
     by: float = 2.0
@@ -162,7 +167,8 @@ def test_what_is_told_is_meant(files: tuple[Any, Any], tmp_path: Path) -> None:
         {"f": torch.tanh, "g": torch.nn.functional.silu, "h": len}, functools.partial(problem.gate, x=1),
         range(2, 9, 3),
         slice(None, 4), {3, 1}, frozenset("ab"), torch.Size((2, 3)), torch.device("cpu"), np.arange(3.0), np.int64(4),
-        net, torch.nn.Parameter(torch.ones(2)), torch.float16, types.SimpleNamespace(a=1), (None, "text", 1 + 2j),
+        net, torch.nn.Parameter(torch.ones(2)), problem.Flags.ADD | problem.Flags.NORM,
+        torch.float16, types.SimpleNamespace(a=1), (None, "text", 1 + 2j),
     ]  # fmt: skip
     transport.write(told(given, problem), tmp_path, "given")
     found = meant(transport.read(tmp_path, "given"), kernel)
@@ -180,7 +186,8 @@ def test_what_is_told_is_meant(files: tuple[Any, Any], tmp_path: Path) -> None:
         torch.Size((2, 3)),
         torch.device("cpu"),
     ]
-    array, number, module, parameter, *plain_values = rest[6:]
+    array, number, module, parameter, flags, *plain_values = rest[6:]
+    assert flags == kernel.Flags.ADD | kernel.Flags.NORM and type(flags) is kernel.Flags
     assert array.dtype == np.float64 and array.tolist() == [0, 1, 2] and type(number) is np.int64 and number == 4
     assert type(parameter) is torch.nn.Parameter and plain_values == given[-3:]
     assert isinstance(module, torch.nn.Sequential) and module.training

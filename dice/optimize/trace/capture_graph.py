@@ -25,6 +25,7 @@ from dice.optimize.trace.decompose import decompose
 from dice.optimize.trace.functional import NotTraced, make_functional, writes
 from dice.optimize.trace.simplify import simplified
 from dice.optimize.trace.trees import leaves_of, plain_tree
+from dice.optimize.trace.wrapped import inline, is_transformed, read_numbers
 from dice.optimize.unit import Guard, Parameter, Unit
 from dice.verify.execution import fake_cuda
 from dice.verify.execution.running import Device
@@ -100,10 +101,11 @@ def _exported(module: torch.nn.Module, args: Any, kwargs: Any, device: Device) -
                 program = torch.export.export(module, args, kwargs, strict=strict)
             # On the emulated backend PyTorch says that there is a GPU, whose state its own pass would then look at.
             hidden = mock.patch.object(torch.cuda, "is_available", lambda: False) if device.emulated else nullcontext()
-            if _is_transformed(program.graph_module):
+            inline(program.graph_module)
+            if is_transformed(program.graph_module):
                 with torch.no_grad(), hidden:
                     program = program.run_decompositions({})
-                _read_numbers(program.graph_module)
+                read_numbers(program.graph_module)
             again = partial(torch.export.export, module, args, kwargs, strict=strict)
             return _functional(program, again, hidden)
         except NotTraced:
@@ -111,24 +113,6 @@ def _exported(module: torch.nn.Module, args: Any, kwargs: Any, device: Device) -
         except Exception as error:  # noqa: BLE001 - PyTorch and the module's own code raise anything
             first = first or _short(error)
     raise NotTraced(first)
-
-
-def _is_transformed(graph_module: torch.fx.GraphModule) -> bool:
-    """Whether `torch.func` transforms what it computes (`vmap`): export writes that down, and a pass of its carries it
-    out."""
-    transforms = "torch._functorch.predispatch"
-    return any(getattr(node.target, "__module__", "") == transforms for node in graph_module.graph.nodes)
-
-
-def _read_numbers(graph_module: torch.fx.GraphModule) -> None:
-    """The numbers that the pass makes tensors of, which nothing else may hold, are what they were."""
-    for node in list(graph_module.graph.nodes):
-        if node.target is torch.ops.aten._to_copy.default and isinstance(node.args[0], int | float):
-            number = node.args[0]
-            for user in list(node.users):
-                user.args = tuple(number if one is node else one for one in user.args)
-            if not node.users:
-                graph_module.graph.erase_node(node)
 
 
 @contextmanager

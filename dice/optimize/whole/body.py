@@ -48,9 +48,9 @@ class Body:
             if region is None or id(region) not in self._done:
                 self._have(name)
 
-    def returned(self) -> str:
-        """What the graph returns, as Python, once it has been computed."""
-        return term(self._graph.output, self._names, self._device)
+    def returned(self, plain: Mapping[str, str] | None = None) -> str:
+        """What the graph returns, as Python, once it has been computed. `plain`: what has another name there."""
+        return term(self._graph.output, {**self._names, **(plain or {})}, self._device)
 
     def name_of(self, value: str) -> str:
         return self._names[value]

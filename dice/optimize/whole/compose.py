@@ -15,7 +15,7 @@ from typing import Protocol
 from dice import syntax
 from dice.errors import UserError
 from dice.kernel import Kernel
-from dice.optimize.graph import Node, references
+from dice.optimize.graph import Node, Ref, references
 from dice.optimize.region import Region
 from dice.optimize.unit import Unit
 from dice.optimize.whole.body import Body
@@ -135,6 +135,9 @@ def _plain(value):
         return [type(value).__name__, _plain(vars(value))]
     return (type(value).__name__, value)
 '''
+
+
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
 def compose(plan: Plan, form: Form | None = None) -> Kernel:
@@ -325,6 +328,17 @@ def _left_on_the_host(nodes: Sequence[Node]) -> list[Node]:
     return [node for node in nodes if node.options.get("plain") and node.name not in written]
 
 
+def _numbers_alone(nodes: Sequence[Node]) -> dict[str, str]:
+    """What is computed of plain numbers alone, as Python: it is returned as a number."""
+    found = {node.name: str(node.arguments[0]) for node in nodes if node.operator == "number"}
+    for node in nodes:
+        sign, terms = _SIGNS.get(node.base), node.arguments[:2]
+        known = [found.get(one.name) if isinstance(one, Ref) else repr(one) for one in terms]
+        if sign and not node.options and len(node.arguments) == 2 and None not in known:
+            found[node.name] = f"({known[0]} {sign} {known[1]})"
+    return found
+
+
 def _lines(unit: Unit, regions: Sequence[Region], pieces: Mapping[str, Inlined], training: bool) -> list[str]:
     """What `forward` does where the kernels fit."""
     nodes = unit.graph.nodes
@@ -346,6 +360,7 @@ def _lines(unit: Unit, regions: Sequence[Region], pieces: Mapping[str, Inlined],
     ]
     body = Body(unit.graph, regions, functions, names, device, training)
     body.compute(node.name for node in nodes if node.effect)
-    body.compute(references(unit.graph.output))
+    plain = _numbers_alone(nodes)
+    body.compute(name for name in references(unit.graph.output) if name not in plain)
     body.finish()
-    return [*given, *(statement.text for statement in body.statements), f"return {body.returned()}"]
+    return [*given, *(statement.text for statement in body.statements), f"return {body.returned(plain)}"]

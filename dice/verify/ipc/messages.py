@@ -51,6 +51,12 @@ class Step:
     mixes: tuple[str, ...] = ()
 
     @property
+    def asks_for_other_mode(self) -> bool:
+        """Whether it gives another text or truth value than every draw: what is to be computed may then be another
+        thing altogether."""
+        return self.kind.startswith("text ") or self.kind == "negated"
+
+    @property
     def own(self) -> tuple[float, ...]:
         """The numbers of the candidate that the step is for alone."""
         is_own = self.family.startswith(OWN_NUMBERS)

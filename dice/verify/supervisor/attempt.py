@@ -180,10 +180,11 @@ class Attempt:
         with record.clock("run"):
             ran = self._ran(command)
         self.keeps = self.keeps or bool(ran.kept)
-        record.note_launches(ran.launches, step.core, drawn.sizes)
-        record.note_work(drawn, ran, self.report.library_families)
-        if protocol.ours:
-            record.evidence.note_trial(drawn, ran, self.report.library_families)
+        if ran.launches or not step.asks_for_other_mode:  # for which a file may leave the work to PyTorch
+            record.note_launches(ran.launches, step.core, drawn.sizes)
+            record.note_work(drawn, ran, self.report.library_families)
+            if protocol.ours:
+                record.evidence.note_trial(drawn, ran, self.report.library_families)
         if ran.damaged:
             raise VerdictReached("runtime_error", "run", f"out-of-bounds write: {ran.damaged[0]}", ran.damaged)
         if repeat:

@@ -191,9 +191,13 @@ def _named(name: str, _: Any, file: types.ModuleType) -> Any:
 
 def _member(name: str, content: Any, file: types.ModuleType) -> Any:
     kind = _known(name, file) if name else None
-    if isinstance(kind, type) and issubclass(kind, enum.Enum) and content[0] in kind.__members__:
-        return kind[content[0]]
-    return types.SimpleNamespace(name=content[0], value=meant(content[1], file))
+    value = meant(content[1], file)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        if content[0] in kind.__members__:
+            return kind[content[0]]
+        with contextlib.suppress(ValueError):
+            return kind(value)  # of flags, several at once
+    return types.SimpleNamespace(name=content[0], value=value)
 
 
 def _object(name: str, content: Any, file: types.ModuleType) -> Any:
