@@ -146,9 +146,11 @@ def test_a_part_that_makes_something_once_is_followed_as_it_was_made() -> None:
 
 
 @pytest.mark.usefixtures("lasting")
-def test_what_a_module_makes_once_and_keeps_is_computed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", ["self.tables = None", 'self.register_buffer("tables", None, persistent=False)'])
+def test_what_a_module_makes_once_and_keeps_is_computed(kept: str, tmp_path: Path) -> None:
+    problem = Problem(TABLES.replace("self.tables = None", kept), name="tables")
     with Verifier(backend="emulated") as verifier:
-        result = optimize_module(Problem(TABLES, name="tables"), verifier, [Templates()], tmp_path)
+        result = optimize_module(problem, verifier, [Templates()], tmp_path)
     assert result.verdict is not None and result.verdict.correct
     assert result.verdict.replaced is not None and result.verdict.replaced.left == {}
 
@@ -204,12 +206,18 @@ class Batch:
     x: torch.Tensor
     mask: torch.Tensor
 
+    def __post_init__(self):
+        assert len(self.x) == len(self.mask)
+
 
 @dataclass(frozen=True)
 class Out:
     hidden: torch.Tensor
     pooled: torch.Tensor
     extra: object = None
+
+    def __post_init__(self):
+        assert self.hidden.shape[-1] == 4
 
 
 class Model(nn.Module):

@@ -51,6 +51,9 @@ def export_graph(
     """What the module computes for arguments like these: for all plain numbers of their types where it is the whole
     (its caller may change them), and for these numbers where it is the part at `path`. `take_apart`: operators without
     a rule. Raises `NotTraced`."""
+    for part in module.modules():  # an empty buffer that is filled is written to an input, as export has it
+        empty = [name for name, buffer in part._buffers.items() if buffer is None]
+        part.__dict__.update({name: part._buffers.pop(name) for name in empty})
     parameters, reached, guards = _arguments(module, args, kwargs, any_number=not path)
     if not path:
         args, kwargs = _numbers_as_tensors(_apart((args, dict(kwargs))), module, device)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.utils import _pytree as pytree
 
 from dice.optimize.graph import Ref, Term, Tupled
 from dice.optimize.trace.functional import NotTraced
+from dice.verify.tensors.arguments import object_of
 from dice.verify.tensors.transport import fields_of, parts
 
 
@@ -18,12 +19,25 @@ def register_dataclasses(value: Any) -> None:
     """Let PyTorch look into the objects of dataclasses that a value holds."""
     owner = type(value)
     if fields_of(value) is not None and owner not in pytree.SUPPORTED_NODES:
-        try:
-            pytree.register_dataclass(owner)
-        except ValueError as error:  # it has fields that its constructor is not given
-            raise NotTraced(f"PyTorch cannot look into its {owner.__name__}: {error}") from None
+        _register(owner)
     for item in parts(value) or ():
         register_dataclasses(item)
+
+
+def _register(owner: type) -> None:
+    """Unlike PyTorch's own way, which calls the constructor, this may put what stands for tensors in their places."""
+
+    def with_keys(value: Any) -> tuple[list[tuple[Any, Any]], None]:
+        return [(pytree.GetAttrKey(name), getattr(value, name)) for name in fields_of(value) or ()], None
+
+    def flatten(value: Any) -> tuple[list[Any], None]:
+        return [item for _, item in with_keys(value)[0]], None
+
+    def unflatten(items: Iterable[Any], _: None) -> Any:
+        return object_of(owner, dict(zip(names, items, strict=True)))
+
+    names = [field.name for field in dataclasses.fields(owner)]
+    pytree.register_pytree_node(owner, flatten, unflatten, flatten_with_keys_fn=with_keys)
 
 
 def leaves_of(base: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -15,7 +15,7 @@ import importlib
 import operator
 import types
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy
@@ -165,9 +165,13 @@ def own(value: Any, file: types.ModuleType) -> Any:
         return value
     if {field.name for field in dataclasses.fields(kind)} != set(vars(value)):
         return value
+    return object_of(kind, vars(value))
+
+
+def object_of(kind: type, fields: Mapping[str, Any]) -> Any:
+    """An object of a dataclass that has these fields, also where its own code would refuse or change them."""
     made: Any = object.__new__(kind)
-    fields = vars(value)
-    for complete in (False, True):  # what is made after the fields, from them, must leave them as they were drawn
+    for complete in (False, True):  # what is made after the fields, from them, must leave them as they were given
         for name, item in fields.items():
             object.__setattr__(made, name, item)
         if not complete and hasattr(made, "__post_init__"):
