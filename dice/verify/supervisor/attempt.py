@@ -181,10 +181,7 @@ class Attempt:
             ran = self._ran(command)
         self.keeps = self.keeps or bool(ran.kept)
         if ran.launches or not step.asks_for_other_mode:  # for which a file may leave the work to PyTorch
-            record.note_launches(ran.launches, step.core, drawn.sizes)
-            record.note_work(drawn, ran, self.report.library_families)
-            if protocol.ours:
-                record.evidence.note_trial(drawn, ran, self.report.library_families)
+            record.note_trial(drawn, ran, step.core, self.report.library_families, ours=protocol.ours)
         if ran.damaged:
             raise VerdictReached("runtime_error", "run", f"out-of-bounds write: {ran.damaged[0]}", ran.damaged)
         if repeat:

@@ -87,6 +87,13 @@ class Record:
         self.max_abs_error = _largest(self.max_abs_error, judged.max_abs_error)
         self.max_rel_error = _largest(self.max_rel_error, judged.max_rel_error)
 
+    def note_trial(self, drawn: Drawn, ran: Ran, core: bool, static_families: Sequence[str], *, ours: bool) -> None:
+        """Who computed what in a trial; see the three."""
+        self.note_launches(ran.launches, core, drawn.sizes)
+        self.note_work(drawn, ran, static_families)
+        if ours:
+            self.evidence.note_trial(drawn, ran, static_families)
+
     def note_launches(self, counts: Mapping[str, int], core: bool, sizes: Sequence[int]) -> None:
         """The candidate's kernels that ran in a trial, by name. `sizes`: elements of the reference's output tensors."""
         if not counts and list(sizes) == [0]:  # there is nothing that they could write
