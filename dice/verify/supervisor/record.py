@@ -87,7 +87,7 @@ class Record:
         self.max_abs_error = _largest(self.max_abs_error, judged.max_abs_error)
         self.max_rel_error = _largest(self.max_rel_error, judged.max_rel_error)
 
-    def note_trial(self, drawn: Drawn, ran: Ran, core: bool, static_families: Sequence[str], *, ours: bool) -> None:
+    def note_trial(self, drawn: Drawn, ran: Ran, core: bool, static_families: tuple[str, ...], *, ours: bool) -> None:
         """Who computed what in a trial; see the three."""
         self.note_launches(ran.launches, core, drawn.sizes)
         self.note_work(drawn, ran, static_families)
