@@ -284,6 +284,6 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.record_stream: _no_op(),
     torch.Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]
     torch.Tensor.is_cpu.__get__: lambda tensor: False,  # type: ignore[attr-defined]
-    torch.Tensor.device.__get__: lambda tensor: _own_device(tensor),
+    torch.Tensor.device.__get__: _own_device,
     torch.Tensor.get_device: lambda tensor: 0,
 }

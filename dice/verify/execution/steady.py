@@ -32,13 +32,13 @@ from typing import Any
 import torch
 
 from dice.verify.execution.dispatch import OperatorMode
-from dice.verify.ipc.messages import CROWDED
+from dice.verify.ipc.messages import CROWDED, NEGATED, TEXT
 from dice.verify.tensors import transport
 
 CLEARED = 0.25  # of what is set in a mask
 SHUFFLED, REPEATED = "shuffled", "repeated"
 LEAVES = (torch.Tensor, bool, int, float, str)
-TEXT, HALVED = "text ", "halved"
+HALVED = "halved"
 BRIMMING, BRIM = "brimming ", 8  # begins the kind, before the range; of which the last such part is the brim
 ALL_BRIMMING = "all brimming "  # begins the kind, before the place and the range of each such leaf
 DISTINCT = 0.75  # of the numbers of a tensor: fewer repeat themselves in every draw
@@ -91,7 +91,7 @@ def rising(one: Any, other: Any) -> list[int]:
 def kinds(leaf: Any, words: Sequence[str] = ()) -> list[list[str]]:
     """What to try for a leaf: of each list the first that the reference takes. `words`: what texts may be."""
     if isinstance(leaf, bool):
-        return [["negated"]]
+        return [[NEGATED]]
     if isinstance(leaf, int):
         return [["more", "less"], ["far"]]
     if isinstance(leaf, float):
@@ -147,7 +147,7 @@ def argument_kinds(leaf: Any) -> list[str]:
     """The same for an argument of the constructor: of these the first that suits. Texts choose what is computed, and
     tensors are parameters, or like them."""
     if isinstance(leaf, bool):
-        return ["negated"]
+        return [NEGATED]
     if isinstance(leaf, int):
         return ["more", "less"]
     return ["moved", HALVED] if isinstance(leaf, float) else []
@@ -198,7 +198,7 @@ def replaced(value: Any, place: int, kind: str, seed: int) -> Any:
 
 
 def _other(leaf: Any, kind: str, generator: torch.Generator) -> Any:
-    if kind == "negated":
+    if kind == NEGATED:
         return not leaf
     if kind.startswith(TEXT):
         return kind.removeprefix(TEXT)

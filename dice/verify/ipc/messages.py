@@ -19,6 +19,7 @@ CONSTRUCTOR = "constructor"
 ARGUMENTS, OTHER_ARGUMENTS = "init", "other init"  # their names in it: those that the problem gives, and others
 
 FEW = "a few of another draw"  # the family of a step whose draw is the first that it mixes, but for a few elements
+TEXT, NEGATED = "text ", "negated"  # kinds of steps: another text, which follows, and the other truth value
 OWN_NUMBERS = "with numbers of its own: "  # begins the family of a step for one candidate, before the numbers
 CROWDED = "crowded "  # begins the kind of a step whose indices are few, between the two that it names
 
@@ -54,7 +55,7 @@ class Step:
     def asks_for_other_mode(self) -> bool:
         """Whether it gives another text or truth value than every draw: what is to be computed may then be another
         thing altogether."""
-        return self.kind.startswith("text ") or self.kind == "negated"
+        return self.kind.startswith(TEXT) or self.kind == NEGATED
 
     @property
     def own(self) -> tuple[float, ...]:

@@ -170,13 +170,15 @@ def own(value: Any, file: types.ModuleType) -> Any:
 
 def object_of(kind: type, fields: Mapping[str, Any]) -> Any:
     """An object of a dataclass that has these fields, also where its own code would refuse or change them."""
-    made: Any = object.__new__(kind)
-    for complete in (False, True):  # what is made after the fields, from them, must leave them as they were given
-        for name, item in fields.items():
-            object.__setattr__(made, name, item)
-        if not complete and hasattr(made, "__post_init__"):
-            with contextlib.suppress(Exception):
-                made.__post_init__()
+    made = _with_attributes(object.__new__(kind), fields)
+    with contextlib.suppress(Exception):  # there may be no such method, or it may refuse them
+        made.__post_init__()
+    return _with_attributes(made, fields)  # what is made from the fields must leave them as they were given
+
+
+def _with_attributes(made: Any, attributes: Mapping[str, Any]) -> Any:
+    for name, item in attributes.items():
+        object.__setattr__(made, name, item)  # also where it is frozen
     return made
 
 
@@ -208,10 +210,7 @@ def _object(name: str, content: Any, file: types.ModuleType) -> Any:
     kind, attributes = _known(name, file), {key: meant(item, file) for key, item in content.items()}
     if not isinstance(kind, type):
         return types.SimpleNamespace(**attributes)
-    made: Any = object.__new__(kind)
-    for key, item in attributes.items():
-        object.__setattr__(made, key, item)  # also where it is frozen
-    return made
+    return _with_attributes(object.__new__(kind), attributes)
 
 
 def _record(name: str, content: Any, file: types.ModuleType) -> Any:

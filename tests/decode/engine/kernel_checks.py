@@ -126,9 +126,8 @@ def check_rows(case: Case) -> None:
 def check_few_rows(case: Case) -> None:
     """Products of a few rows, in each way of reading the matrix; also of weights in fp8, with rows in float16."""
     for cut in few_rows.CUTS + few_rows.SPLIT_CUTS:
-        width = (
-            4 * cut.width * cut.splits
-        )  # so that each way reads more than once, also in fp8, of which it reads twice as many
+        # Each way reads more than once, also in fp8, of which it reads twice as many at a time.
+        width = 4 * cut.width * cut.splits
         for rows in (7, 11):
             x = case.random(rows, width, seed=1)
             linear = torch.nn.Linear(width, 50, bias=False, device=case.device, dtype=case.dtype)
