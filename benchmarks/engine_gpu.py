@@ -37,7 +37,16 @@ for place in (ROOT, ROOT / "tests" / "decode", ROOT / "tests" / "decode" / "engi
 
 from decoding_helpers import CONFIG, prompt_of  # noqa: E402
 from engine_helpers import plain, requests, submit  # noqa: E402
-from kernel_checks import Case, check_attention, check_drawing, check_few_rows, check_rows, check_split, check_step  # noqa: E402
+from kernel_checks import (  # noqa: E402
+    Case,
+    check_attention,
+    check_drawing,
+    check_few_rows,
+    check_prefixes,
+    check_rows,
+    check_split,
+    check_step,
+)
 
 from dice.bench.decode import DecodeBench, DecodePlan, random_model  # noqa: E402
 from dice.decode.block_diffusion import denoise, new_texts  # noqa: E402
@@ -132,6 +141,9 @@ def kernels(found: Figures) -> None:
         "step large vocabulary": lambda: check_step(replace(odd, vocabulary=151936), Room(5, 10), ends=False),
         "step of a cut vocabulary": lambda: check_split(odd, 2),
         "step of a large cut vocabulary": lambda: check_split(replace(odd, vocabulary=151936), 2),
+        "prefixes float32": lambda: check_prefixes(replace(odd, page_size=16, slots=14, context=192), 1),
+        "prefixes float32, split": lambda: check_prefixes(replace(odd, page_size=16, slots=14, context=192), 264),
+        "prefixes bfloat16": lambda: check_prefixes(replace(large, slots=40), 264),
         "drawing": lambda: holds(check_drawing(replace(odd, slots=5), 20000) < 0.03),
     }
     shapes = {
@@ -179,6 +191,13 @@ def texts(found: Figures) -> None:
             engine.run()
             expected = [plain(model, one) for one in wanted]
             found[f"{name}, block {block_size}"] = agreement(handles, expected)
+    for dtype, name in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
+        model = small_model(dtype)
+        wanted = [replace(one, prompt=prompt_of(300 + index % 5, seed=1)) for index, one in enumerate(requests(64, 4))]
+        engine = new_engine(model, 48, 384, 4)
+        handles = submit(engine, wanted)
+        engine.run()
+        found[f"{name}, one prompt"] = agreement(handles, [plain(model, one) for one in wanted])
     model = small_model()
     endless = {"max_new_tokens": 90, "stop_ids": frozenset()}  # for texts that end early leave room to the others
     wanted = [replace(one, config=replace(one.config, **endless)) for one in requests(24, 4, seed=2)]
@@ -414,7 +433,7 @@ def soak(found: Figures) -> None:
     """2,000 texts of random lengths, some given up, in a cache too small for them; fewer where they take too long."""
     model, chance = small_model(), random.Random(5)
     engine = Engine(
-        model, slots=48, context=448, cache_tokens=4032, block_size=4, page_size=64, make_runner=graph_runner()
+        model, slots=48, context=448, cache_tokens=2016, block_size=4, page_size=16, make_runner=graph_runner()
     )
     before, wanted = 0, 2000
     handles: list[Handle] = []

@@ -34,6 +34,15 @@ LARGE_MODEL = 500_000_000
 RESULTS_AHEAD = 4  # results that can be on their way at once; the engine asks for two
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """Which graph a step replays."""
+
+    room: Room
+    truncates: bool
+    shares_prefixes: bool
+
+
 @dataclass
 class _Recorded:
     """One size of step: its buffers, its graph once it is recorded, and how long it took of late, in ms."""
@@ -63,7 +72,7 @@ class GraphRunner(Runner):
             with torch.inference_mode():
                 few_rows.tune(self.forward)
         self.graphs = 0
-        self._recorded: dict[tuple[Room, bool], _Recorded] = {}
+        self._recorded: dict[_Kind, _Recorded] = {}
         self._pool = torch.cuda.graph_pool_handle()
         most = max(room.texts for room in self._rooms(shape.slots))
         width = 1 + 2 * shape.block_size
@@ -91,11 +100,11 @@ class GraphRunner(Runner):
 
     def step(self, room: Room, *, truncates: bool, asked: Mapping[int, int]) -> Callable[[], Results]:
         truncates = truncates or bool(asked)  # the kernels know no other token than the one that they take
-        recorded = self._recorded.get((room, truncates))
+        kind = self._kind(room, truncates)
+        recorded = self._recorded.get(kind)
         if recorded is None:
             landings = [landing[: room.texts] for landing in self._landing]
-            recorded = _Recorded(self._new_buffers(room), landings)
-            self._recorded[room, truncates] = recorded
+            recorded = self._recorded[kind] = _Recorded(self._new_buffers(room), landings)
         if recorded.runs == 1:
             self._record(recorded, truncates)
         # Every call of the driver delays the next step, so steps are timed only until enough is known.
@@ -175,11 +184,14 @@ class GraphRunner(Runner):
 
     def timings(self) -> list[tuple[Room, float]]:
         """The sizes of step that were timed, and how many ms of the device each takes."""
-        times = [(room, one.typical_ms) for (room, truncates), one in self._recorded.items() if not truncates]
+        times = [(kind.room, one.typical_ms) for kind, one in self._recorded.items() if not kind.truncates]
         return [(room, milliseconds) for room, milliseconds in times if milliseconds is not None]
 
+    def _kind(self, room: Room, truncates: bool) -> _Kind:
+        return _Kind(room, truncates, ops.shares_prefixes(self.slots, room.texts))
+
     def _time(self, room: Room) -> float | None:
-        recorded = self._recorded.get((room, False))
+        recorded = self._recorded.get(self._kind(room, False))
         return None if recorded is None else recorded.typical_ms
 
     def _rooms(self, texts: int) -> list[Room]:

@@ -258,6 +258,7 @@ class Engine:
         blocks = len(owners) + sum(handle.text.uncommitted and not self.shift for handle in owners.values())
         cuts = any(truncates(handle.config, self.shape.vocab_size) for handle in owners.values())
         asked = {slot: one.config.top_logprobs for slot, one in owners.items() if one.config.top_logprobs}
+        self._residents.tell_prefixes()
         self.forwards += 1
         return _Step(owners, self._runner.step(self._runner.room(len(owners), blocks), truncates=cuts, asked=asked))
 

@@ -9,6 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from dice.decode.engine.pages import Pages
+from dice.decode.engine.prefixes import STEP_TEXTS, prefix_table
 from dice.decode.engine.slots import Slots, StopSets
 from dice.decode.request import DecodeConfig, StepEvent
 from dice.decode.text import Text
@@ -54,6 +55,7 @@ class Residents:
         self._by_slot: dict[int, Handle] = {}
         self._free = list(range(slots.shape.slots))[::-1]
         self._stops = StopSets()
+        self._prefixes_known = True
 
     def __len__(self) -> int:
         return len(self._by_slot)
@@ -99,6 +101,17 @@ class Residents:
         """Let the device write a text whose blocks so far have been read."""
         self.slots.start(handle.slot, handle.text, handle.config, handle.stop_set)
         handle.open_until, handle.state = handle.text.open_until, "writing"
+        self._prefixes_known = False
+
+    def tell_prefixes(self) -> None:
+        """Let the device know who of those that are being written begin alike, if that has changed."""
+        if self._prefixes_known:
+            return
+        self._prefixes_known = True
+        pages = [(handle.slot, handle.pages) for handle in self.in_state("writing")]
+        alike = len(pages) >= STEP_TEXTS and len({own[0] for _, own in pages}) < len(pages)
+        if alike or self.slots.has_prefixes:
+            self.slots.write_prefixes(prefix_table(pages, self.slots.shape.slots, self.pages.size))
 
     def provide(self, handle: Handle) -> bool:
         """Give a resident the pages of its next blocks; False, and perhaps not all of them, where too few are free."""
@@ -115,6 +128,7 @@ class Residents:
         from now on comes later."""
         if state != "finished":
             self.slots.stop(handle.slot)
+        self._prefixes_known = False
         del self._by_slot[handle.slot]
         self._free.append(handle.slot)
         self._stops.release(handle.stop_set)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dice.decode.block_diffusion import check_denoising_steps
+from dice.decode.engine.prefixes import table_size
 from dice.decode.request import DecodeConfig
 from dice.decode.sampling import STRATEGIES
 from dice.decode.text import Text
@@ -77,6 +78,8 @@ class Slots:
     - `masked`, `opened` int8 [S, B]: positions of the block that are masks now, and that were when it began.
     - `uniforms` float64 [S, W]: a text's random numbers, in order of use.
     - `stops` int8 [STOP_SETS, V]: 1 for a token that ends a text. `cursor` int32 [1]: the slot whose turn is first.
+    - `prefixes` int32 [1, ...]: who begins like whom, see there; `has_prefixes`: whether anybody does. `rows` int32
+      [S, 2]: of a step on a GPU, the first row of each slot's text and how many it has.
     """
 
     def __init__(self, shape: Shape, device: torch.device) -> None:
@@ -95,6 +98,8 @@ class Slots:
         self.uniforms = table(slots, shape.context * (shape.block_size + 1) // 2, dtype=torch.float64)
         self.stops = table(STOP_SETS, shape.vocab_size, dtype=torch.int8)
         self.cursor = table(1)
+        self.prefixes, self.has_prefixes = table(1, table_size(slots)), False
+        self.rows = table(slots, 2)
         self.on_write: Callable[[str, int, int, Tensor], None] | None = None  # hears of every `write`
 
     def write(self, table: str, row: int, first: int, values: Tensor) -> None:
@@ -102,6 +107,8 @@ class Slots:
         device's work, and without waiting for it."""
         if self.on_write is not None:
             self.on_write(table, row, first, values)
+        if table == "prefixes":
+            self.has_prefixes = bool(values.any())
         if self.device.type == "cuda":
             values = values.pin_memory()
         into: Tensor = getattr(self, table)
@@ -116,6 +123,9 @@ class Slots:
     def write_pages(self, slot: int, first: int, pages: Sequence[int]) -> None:
         """The text's pages from its `first`-th on."""
         self.write("pages", slot, first, torch.tensor(pages, dtype=torch.int32))
+
+    def write_prefixes(self, numbers: Sequence[int]) -> None:
+        self.write("prefixes", 0, 0, torch.tensor(numbers, dtype=torch.int32))
 
     def write_stops(self, row: int, ids: frozenset[int]) -> None:
         known = [token for token in ids if 0 <= token < self.shape.vocab_size]

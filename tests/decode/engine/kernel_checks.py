@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
-from dice.decode.engine import choose
+from dice.decode.engine import choose, prefixes
 from dice.decode.engine import slots as at
 from dice.decode.engine.forward import Context, Heads, Norm, whole
 from dice.decode.engine.group import Group
@@ -149,7 +150,30 @@ def check_few_rows(case: Case) -> None:
 
 def check_attention(case: Case, programs: int) -> None:
     """Heads into pages, and attention to them; `programs` decides into how many parts the keys are split."""
-    slots, (query, key, dim) = texts_in_slots(case), case.heads
+    slots = texts_in_slots(case)
+    for plan, tile in plans(case, slots):
+        compare_attention(case, slots, plan, tile, programs)
+
+
+def check_prefixes(case: Case, programs: int) -> None:
+    """The same where texts begin with the same pages, also if some of these take no part in the step."""
+    slots = texts_in_slots(case)
+    size, start = case.page_size, slots.numbers[:, at.BLOCK_START].tolist()
+    alike = [slot for slot in range(case.slots) if start[slot] >= 2 * size]
+    assert len(alike) > 2, "these texts are shorter than two pages"
+    slots.pages[alike, :2] = slots.pages[alike[0], :2].clone()
+    held = [(slot, slots.pages[slot].tolist()) for slot in (*alike, 0)]
+    with patch.object(prefixes, "LEAST", size), patch.object(ops, "STEP_TEXTS", 2):
+        slots.write_prefixes(prefixes.prefix_table(held, case.slots, size))
+        assert slots.has_prefixes
+        for room in (Room(case.slots, 2 * case.slots), Room(3, 4), Room(3, 4)):
+            buffers = ops.StepBuffers.empty(room, case.shape, slots.device)
+            ops.plan_step(slots, room, buffers)
+            compare_attention(case, slots, buffers.plan, case.shape.window, programs)
+
+
+def compare_attention(case: Case, slots: Slots, plan: Plan, tile: int, programs: int) -> None:
+    query, key, dim = case.heads
     norms = (case.random(dim, seed=4), case.random(dim, seed=5)) if case.norms else (None, None)
     heads = Heads(query, key, dim, 1e-6, *norms)
     angle = torch.outer(torch.arange(case.context).float(), torch.rand(dim // 2))
@@ -157,20 +181,24 @@ def check_attention(case: Case, programs: int) -> None:
     sin = torch.cat((-angle.sin(), angle.sin()), -1).to(case.device)
     pages = slots.pages.numel()
     filled = case.random(2, pages, key, case.page_size, dim, seed=6)
-    for plan, tile in plans(case, slots):
-        context = Context(plan, slots, tile, cos, sin)
-        qkv = case.random(len(plan.ids), (query + 2 * key) * dim, seed=8)
-        ours, theirs = filled.clone(), filled.clone()
-        kernels, plain = ops.KernelOps(programs), PlainOps()
-        case.near(kernels.rotate_store(qkv, heads, ours, context), plain.rotate_store(qkv, heads, theirs, context))
-        case.near(ours, theirs)
-        ours, theirs = filled.clone(), filled.clone()
-        case.near(kernels.attend(qkv, heads, ours, context), plain.attend(qkv, heads, theirs, context))
-        case.near(ours, theirs)
-        found = kernels.attend(qkv, heads, ours, context, half=True)
-        expected = plain.attend(qkv, heads, theirs, context, half=True)
-        assert found.dtype == expected.dtype == torch.float16
-        case.near(found, expected, rough=True)
+    context = Context(plan, slots, tile, cos, sin)
+    used = (plan.slots >= 0).nonzero()[:, 0]
+    qkv = case.random(len(plan.ids), (query + 2 * key) * dim, seed=8)
+    ours, theirs = filled.clone(), filled.clone()
+    kernels, plain = ops.KernelOps(programs), PlainOps()
+    found, expected = (
+        one.rotate_store(qkv, heads, cache, context) for one, cache in ((kernels, ours), (plain, theirs))
+    )
+    case.near(found[used], expected[used])
+    case.near(ours, theirs)
+    ours, theirs = filled.clone(), filled.clone()
+    found, expected = (one.attend(qkv, heads, cache, context) for one, cache in ((kernels, ours), (plain, theirs)))
+    case.near(found[used], expected[used])
+    case.near(ours, theirs)
+    found = kernels.attend(qkv, heads, ours, context, half=True)
+    expected = plain.attend(qkv, heads, theirs, context, half=True)
+    assert found.dtype == expected.dtype == torch.float16
+    case.near(found[used], expected[used], rough=True)
 
 
 def check_step(case: Case, room: Room, *, ends: bool = True) -> None:

@@ -16,7 +16,16 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("Triton was imported before its interpreter was asked for", allow_module_level=True)
 
 from engine_helpers import assert_same, plain, requests, submit  # noqa: E402
-from kernel_checks import Case, check_attention, check_drawing, check_few_rows, check_rows, check_split, check_step  # noqa: E402
+from kernel_checks import (  # noqa: E402
+    Case,
+    check_attention,
+    check_drawing,
+    check_few_rows,
+    check_prefixes,
+    check_rows,
+    check_split,
+    check_step,
+)
 
 from dice.decode.engine.engine import Engine  # noqa: E402
 from dice.decode.engine.kernels import ops  # noqa: E402
@@ -46,6 +55,12 @@ def test_products_of_few_rows() -> None:
 )
 def test_attention_over_pages(case: Case, programs: int) -> None:
     check_attention(case, programs)
+
+
+@pytest.mark.parametrize("programs", [1, 64])
+@pytest.mark.parametrize("case", [replace(CASE, page_size=8), replace(CASE, page_size=16, slots=14, context=192)])
+def test_attention_to_what_texts_have_in_common(case: Case, programs: int) -> None:
+    check_prefixes(case, programs)
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 8])

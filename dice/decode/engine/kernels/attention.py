@@ -3,6 +3,9 @@
 All query heads that share a key head, of all positions of a tile, are the rows of one product. A row sees the keys up
 to the end of its own block, which is all that block diffusion asks for: a block that is committed and the one after it
 are rows of one tile and differ in nothing but that end.
+
+Where texts begin alike (`prefixes`), what they have in common is attended to first, for several texts by one program,
+and each text's own program goes on from there.
 """
 
 from __future__ import annotations
@@ -16,11 +19,11 @@ from dice.decode.engine.kernels.layer import rotated
 
 @triton.jit
 def attend_kernel(
-    q, q_norm, k_norm, cos, sin, cache, tiles, pages, out, sums, extents,
+    q, q_norm, k_norm, cos, sin, cache, tiles, pages, prefixes, common_sums, common_extents, out, sums, extents,
     page_count, table_width, rows, scale, eps,
     FRESH: tl.constexpr, NORMS: tl.constexpr, QUERY: tl.constexpr, KEY: tl.constexpr, DIM: tl.constexpr,
     PAGE: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr,
-    KEYS: tl.constexpr, SPLITS: tl.constexpr, FACTOR: tl.constexpr, EARLY: tl.constexpr,
+    KEYS: tl.constexpr, SPLITS: tl.constexpr, FACTOR: tl.constexpr, PREFIXES: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
     """A program: TILE positions of a tile (there are PARTS such parts), a key head, one of SPLITS parts of the keys.
 
@@ -28,7 +31,8 @@ def attend_kernel(
     rotated, and keys and values stored, by every program that reads them from the pages.
 
     `scale` includes log2(e). With one split, `out` (times FACTOR) is written, else `sums` float32 [SPLITS, N * A, D]
-    (weighted values) and `extents` float32 [SPLITS, N * A, 2] (greatest score, sum of weights).
+    (weighted values) and `extents` float32 [SPLITS, N * A, 2] (greatest score, sum of weights). If PREFIXES, the first
+    `prefixes[slot]` positions are in `common_sums` [N * A, D] and `common_extents` [N * A, 2] already.
     """
     GROUPS: tl.constexpr = QUERY // KEY
     tile, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
@@ -43,8 +47,11 @@ def attend_kernel(
     valid = (index < TILE * GROUPS) & (token < count)
     limit = ((first + token) // BLOCK + 1) * BLOCK
     end = ((first + tl.minimum((part + 1) * TILE, count) - 1) // BLOCK + 1) * BLOCK
-    span = tl.cdiv(tl.cdiv(end, SPLITS), KEYS) * KEYS
-    low = split * span
+    known = 0
+    if PREFIXES:
+        known = tl.load(prefixes + slot)
+    span = tl.cdiv(tl.cdiv(end - known, SPLITS), KEYS) * KEYS
+    low = known + split * span
     dim = tl.arange(0, DIM)
     head = key_head * GROUPS + index % GROUPS
     place = (row + token).to(tl.int64) * QUERY + head
@@ -66,6 +73,16 @@ def attend_kernel(
         queries, cache, table, half, key_head, low, highest, end, limit, scale, KEY, DIM, PAGE, ROWS, KEYS
     )
     finish(EARLY)
+    if PREFIXES:  # noqa: SIM102 - decided while compiling, the other one by each program
+        if (known > 0) & (split == 0):
+            common_peak = tl.load(common_extents + place * 2, valid, other=0.0)
+            common_weight = tl.load(common_extents + place * 2 + 1, valid, other=0.0)
+            common = tl.load(common_sums + place[:, None] * DIM + dim[None, :], valid[:, None], other=0.0)
+            higher = tl.maximum(peak, common_peak)
+            own_share, common_share = tl.exp2(peak - higher), tl.exp2(common_peak - higher)
+            weight = weight * own_share + common_weight * common_share
+            total = total * own_share[:, None] + common * common_share[:, None]
+            peak = higher
     if SPLITS == 1:
         found = total * (FACTOR / weight)[:, None]
         tl.store(out + place[:, None] * DIM + dim[None, :], found.to(out.dtype.element_ty), valid[:, None])
@@ -75,6 +92,49 @@ def attend_kernel(
             tl.store(sums + place[:, None] * DIM + dim[None, :], total, valid[:, None])
         tl.store(extents + place * 2, peak, valid)
         tl.store(extents + place * 2 + 1, weight, valid)
+
+
+@triton.jit
+def attend_prefix_kernel(
+    q, cache, places, pages, groups, sums, extents, page_count, table_width, scale,
+    QUERY: tl.constexpr, KEY: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, PARTS: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, TEXTS: tl.constexpr,
+) -> None:  # fmt: skip
+    """A program: one of PARTS parts of the rows of a group's texts, a key head, all positions that they share.
+
+    `groups` [G, 1 + TEXTS]: see `prefixes`. `places` [S, 2]: first row and rows of each slot's text in this step.
+    `sums`, `extents`: as those of `attend_kernel` with one split.
+    """
+    GROUPS: tl.constexpr = QUERY // KEY
+    group = groups + tl.program_id(0) // PARTS * (1 + TEXTS)
+    part, key_head = tl.program_id(0) % PARTS, tl.program_id(1)
+    common = tl.load(group)
+    if common == 0:
+        return
+    text = tl.arange(0, TEXTS)
+    slot = tl.load(group + 1 + text)
+    first = tl.load(places + slot * 2, slot >= 0, other=0)
+    count = tl.load(places + slot * 2 + 1, slot >= 0, other=0)
+    end = tl.cumsum(count, 0)
+    index = part * ROWS + tl.arange(0, ROWS)
+    token = index // GROUPS  # of all that the texts of the group compute, one after the other
+    if part * ROWS >= tl.sum(count, 0) * GROUPS:
+        return
+    own = (token[:, None] >= (end - count)[None, :]) & (token[:, None] < end[None, :])
+    row = tl.sum(tl.where(own, (first + count - end)[None, :], 0), 1) + token
+    valid = token < tl.sum(count, 0)
+    dim = tl.arange(0, DIM)
+    place = row.to(tl.int64) * QUERY + key_head * GROUPS + index % GROUPS
+    queries = tl.load(q + place[:, None] * DIM + dim[None, :], valid[:, None], other=0.0)
+    half = tl.full((), KEY * PAGE * DIM, tl.int64) * page_count
+    table = pages + tl.load(group + 1) * table_width
+    peak, weight, total = attend_to(
+        queries, cache, table, half, key_head, 0, common, common, tl.full((ROWS,), 1 << 30, tl.int32), scale,
+        KEY, DIM, PAGE, ROWS, KEYS,
+    )  # fmt: skip
+    tl.store(sums + place[:, None] * DIM + dim[None, :], total, valid[:, None])
+    tl.store(extents + place * 2, peak, valid)
+    tl.store(extents + place * 2 + 1, weight, valid)
 
 
 @triton.jit

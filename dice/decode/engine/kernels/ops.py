@@ -14,7 +14,7 @@ from dice.decode.engine.choose import Proposals
 from dice.decode.engine.forward import Context, Heads, Norm
 from dice.decode.engine.group import Group
 from dice.decode.engine.kernels import head, schedule
-from dice.decode.engine.kernels.attention import attend_kernel, merge_kernel
+from dice.decode.engine.kernels.attention import attend_kernel, attend_prefix_kernel, merge_kernel
 from dice.decode.engine.kernels.early import launch
 from dice.decode.engine.kernels.layer import (
     add_norm_kernel,
@@ -23,12 +23,15 @@ from dice.decode.engine.kernels.layer import (
     silu_mul_kernel,
 )
 from dice.decode.engine.plan import Plan, Room
+from dice.decode.engine.prefixes import STEP_TEXTS, TEXTS
 from dice.decode.engine.slots import Shape, Slots
 from dice.decode.engine.weights import FP8, HALF_SCALE, Scaled
 
 # Rows of the largest tile of queries; programs that attention should at least have; and most parts of the keys.
 MOST_ROWS, PROGRAMS, MOST_SPLITS = 128, 198, 32
 SEGMENT = 4096  # of the vocabulary
+# Of the programs that attend to what several texts begin with: rows, warps and reads under way.
+PREFIX_ROWS, PREFIX_WARPS, PREFIX_STAGES = 64, 4, 3
 
 
 def power_of_2(number: int) -> int:
@@ -99,15 +102,16 @@ class KernelOps:
         numbers = partial(torch.empty, dtype=torch.float32, device=q.device)
         sums = numbers((splits, len(q) * heads.query, heads.dim)) if splits > 1 else q
         extents = numbers((splits, len(q) * heads.query, 2)) if splits > 1 else q
+        common = self._attend_to_prefixes(q, heads, cache, context)
         padded = max(16, power_of_2(tile * groups))
         attend_kernel[(*grid, splits)](
-            q, heads.q_norm, heads.k_norm, context.cos, context.sin, cache, plan.tiles, context.slots.pages, out, sums,
-            extents, cache.shape[1], context.slots.pages.shape[1], len(q),
-            math.log2(math.e) / math.sqrt(heads.dim), heads.eps, FRESH=fresh, NORMS=heads.q_norm is not None,
-            QUERY=heads.query, KEY=heads.key, DIM=heads.dim, PAGE=cache.shape[3], BLOCK=shape.block_size, TILE=tile,
-            PARTS=parts, ROWS=padded, KEYS=min(64, cache.shape[3]), SPLITS=splits, FACTOR=factor,
-            num_warps=8 if padded > 64 else 4, num_stages=2 if padded > 64 or q.dtype == torch.float32 else 3,
-            **launch(q),
+            q, heads.q_norm, heads.k_norm, context.cos, context.sin, cache, plan.tiles, context.slots.pages,
+            context.slots.prefixes, *(common or (q, q)), out, sums, extents, cache.shape[1],
+            context.slots.pages.shape[1], len(q), math.log2(math.e) / math.sqrt(heads.dim), heads.eps, FRESH=fresh,
+            NORMS=heads.q_norm is not None, QUERY=heads.query, KEY=heads.key, DIM=heads.dim, PAGE=cache.shape[3],
+            BLOCK=shape.block_size, TILE=tile, PARTS=parts, ROWS=padded, KEYS=min(64, cache.shape[3]), SPLITS=splits,
+            FACTOR=factor, PREFIXES=common is not None, num_warps=8 if padded > 64 else 4,
+            num_stages=2 if padded > 64 or q.dtype == torch.float32 else 3, **launch(q),
         )  # fmt: skip
         if splits > 1:
             merge_kernel[(len(q), heads.query)](
@@ -115,6 +119,32 @@ class KernelOps:
                 FACTOR=factor, num_warps=2, **launch(q),
             )  # fmt: skip
         return out
+
+    def _attend_to_prefixes(
+        self, q: Tensor, heads: Heads, cache: Tensor, context: Context
+    ) -> tuple[Tensor, Tensor] | None:
+        """What rows [N, A * D] attend to among the positions that several texts have in common: weighted values
+        float32 [N * A, D], and greatest scores and sums of weights [N * A, 2]."""
+        plan, slots = context.plan, context.slots
+        if not shares_prefixes(slots, len(plan.tiles)) or not len(plan.head_rows):  # the latter: a prompt is read
+            return None
+        groups = heads.query // heads.key
+        numbers = partial(torch.empty, dtype=torch.float32, device=q.device)
+        sums, extents = numbers((len(q) * heads.query, heads.dim)), numbers((len(q) * heads.query, 2))
+        parts = triton.cdiv(TEXTS * context.tile * groups, PREFIX_ROWS)
+        table = slots.prefixes[0, slots.shape.slots :]
+        attend_prefix_kernel[(len(table) // (1 + TEXTS) * parts, heads.key)](
+            q, cache, slots.rows, slots.pages, table, sums, extents, cache.shape[1], slots.pages.shape[1],
+            math.log2(math.e) / math.sqrt(heads.dim), QUERY=heads.query, KEY=heads.key, DIM=heads.dim,
+            PAGE=cache.shape[3], PARTS=parts, ROWS=PREFIX_ROWS, KEYS=min(64, cache.shape[3]), TEXTS=TEXTS,
+            num_warps=PREFIX_WARPS, num_stages=2 if q.dtype == torch.float32 else PREFIX_STAGES,
+        )  # fmt: skip
+        return sums, extents
+
+
+def shares_prefixes(slots: Slots, texts: int) -> bool:
+    """Whether a step of so many texts reads once what several of them begin with."""
+    return slots.has_prefixes and texts >= STEP_TEXTS
 
 
 @dataclass(frozen=True)
@@ -152,7 +182,7 @@ def plan_step(slots: Slots, room: Room, buffers: StepBuffers) -> None:
     shape, plan = slots.shape, buffers.plan
     buffers.cleared.fill_(-1)
     schedule.plan_kernel[(1,)](
-        slots.numbers, slots.cursor, plan.tiles, buffers.blocks, shape.slots, room.texts, room.blocks,
+        slots.numbers, slots.cursor, plan.tiles, buffers.blocks, slots.rows, shape.slots, room.texts, room.blocks,
         BLOCK=shape.block_size, SHIFT=int(shape.shift), SLOTS=power_of_2(shape.slots),
     )  # fmt: skip
     schedule.rows_kernel[(room.blocks,)](

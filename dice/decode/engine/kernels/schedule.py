@@ -21,11 +21,11 @@ ENTROPY = tl.constexpr(NAMES.index("entropy_bounded"))
 
 @triton.jit
 def plan_kernel(
-    numbers, cursor, tiles, blocks, slots, texts, room,
+    numbers, cursor, tiles, blocks, rows, slots, texts, room,
     BLOCK: tl.constexpr, SHIFT: tl.constexpr, SLOTS: tl.constexpr,
 ) -> None:  # fmt: skip
     """`plan.plan_step` without the rows, by one program. `blocks` [room, 2]: (slot, first position) of each block of
-    rows; it and `tiles` hold -1 before."""
+    rows; it and `tiles` hold -1 before. `rows`: see `Slots`."""
     index = tl.arange(0, SLOTS)
     start = tl.load(cursor)
     turn = (start + index) % slots
@@ -47,6 +47,8 @@ def plan_kernel(
     tl.store(tile + 1, block * BLOCK, takes_part)
     tl.store(tile + 2, first, takes_part)
     tl.store(tile + 3, need * BLOCK, takes_part)
+    tl.store(rows + turn * 2, block * BLOCK, takes_part)
+    tl.store(rows + turn * 2 + 1, tl.where(takes_part, need * BLOCK, 0), index < slots)
     tl.store(blocks + block * 2, turn, takes_part)
     tl.store(blocks + block * 2 + 1, first, takes_part)
     tl.store(blocks + block * 2 + 2, turn, takes_part & (two > 0))
