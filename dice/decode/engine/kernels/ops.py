@@ -104,13 +104,16 @@ class KernelOps:
         extents = numbers((splits, len(q) * heads.query, 2)) if splits > 1 else q
         common = self._attend_to_prefixes(q, heads, cache, context)
         padded = max(16, power_of_2(tile * groups))
+        # Of many programs with few rows more fit a processor, and keep more reads under way, if they have two warps.
+        many = grid[0] * grid[1] >= 2 * self.programs
+        warps = 8 if padded > 64 else 2 if padded <= 32 and many else 4
         attend_kernel[(*grid, splits)](
             q, heads.q_norm, heads.k_norm, context.cos, context.sin, cache, plan.tiles, context.slots.pages,
             context.slots.prefixes, *(common or (q, q)), out, sums, extents, cache.shape[1],
             context.slots.pages.shape[1], len(q), math.log2(math.e) / math.sqrt(heads.dim), heads.eps, FRESH=fresh,
             NORMS=heads.q_norm is not None, QUERY=heads.query, KEY=heads.key, DIM=heads.dim, PAGE=cache.shape[3],
             BLOCK=shape.block_size, TILE=tile, PARTS=parts, ROWS=padded, KEYS=min(64, cache.shape[3]), SPLITS=splits,
-            FACTOR=factor, PREFIXES=common is not None, num_warps=8 if padded > 64 else 4,
+            FACTOR=factor, PREFIXES=common is not None, num_warps=warps,
             num_stages=2 if padded > 64 or q.dtype == torch.float32 else 3, **launch(q),
         )  # fmt: skip
         if splits > 1:
