@@ -147,13 +147,15 @@ def attend_to(
     peak = tl.full((ROWS,), float("-inf"), tl.float32)
     weight = tl.zeros((ROWS,), tl.float32)
     total = tl.zeros((ROWS, DIM), tl.float32)
+    page = tl.load(table + low // PAGE, low < high, other=0).to(tl.int64)
     for start in range(low, high, KEYS):
         position = start + tl.arange(0, KEYS)
-        page = tl.load(table + start // PAGE).to(tl.int64)
         source = ((page * KEY + key_head) * PAGE + position % PAGE)[:, None] * DIM + dim[None, :]
         present = (position < end)[:, None]
         keys = tl.load(cache + source, present, other=0.0)
         values = tl.load(cache + half + source, present, other=0.0)
+        # The next one is known before its keys are asked for, so that reads can be several tiles ahead.
+        page = tl.load(table + (start + KEYS) // PAGE, start + KEYS < high, other=0).to(tl.int64)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         scores = tl.where(position[None, :] < limit[:, None], scores, float("-inf"))
         higher = tl.maximum(peak, tl.max(scores, 1))

@@ -104,9 +104,7 @@ class KernelOps:
         extents = numbers((splits, len(q) * heads.query, 2)) if splits > 1 else q
         common = self._attend_to_prefixes(q, heads, cache, context)
         padded = max(16, power_of_2(tile * groups))
-        # Of many programs with few rows more fit a processor, and keep more reads under way, if they have two warps.
-        many = grid[0] * grid[1] >= 2 * self.programs
-        warps = 8 if padded > 64 else 2 if padded <= 32 and many else 4
+        warps, stages = self._attend_by(grid[0] * grid[1], splits, padded)
         attend_kernel[(*grid, splits)](
             q, heads.q_norm, heads.k_norm, context.cos, context.sin, cache, plan.tiles, context.slots.pages,
             context.slots.prefixes, *(common or (q, q)), out, sums, extents, cache.shape[1],
@@ -114,7 +112,7 @@ class KernelOps:
             NORMS=heads.q_norm is not None, QUERY=heads.query, KEY=heads.key, DIM=heads.dim, PAGE=cache.shape[3],
             BLOCK=shape.block_size, TILE=tile, PARTS=parts, ROWS=padded, KEYS=min(64, cache.shape[3]), SPLITS=splits,
             FACTOR=factor, PREFIXES=common is not None, num_warps=warps,
-            num_stages=2 if padded > 64 or q.dtype == torch.float32 else 3, **launch(q),
+            num_stages=2 if q.dtype == torch.float32 else stages, **launch(q),
         )  # fmt: skip
         if splits > 1:
             merge_kernel[(len(q), heads.query)](
@@ -122,6 +120,18 @@ class KernelOps:
                 FACTOR=factor, num_warps=2, **launch(q),
             )  # fmt: skip
         return out
+
+    def _attend_by(self, programs: int, splits: int, rows: int) -> tuple[int, int]:
+        """Warps and stages of attention by `programs` x `splits` programs of `rows` rows each, by measurement.
+
+        What is to be kept under way are reads: by two stages ahead where a processor has two programs at most, and
+        else by as many programs as fit.
+        """
+        if rows > 32:
+            return 8 if rows > 64 else 4, 2
+        if programs >= 2 * self.programs:
+            return 2, 2
+        return 4, 3 if splits == 1 and 3 * programs <= 4 * self.programs else 2
 
     def _attend_to_prefixes(
         self, q: Tensor, heads: Heads, cache: Tensor, context: Context
