@@ -37,7 +37,7 @@ MOST_ARGUMENTS = 12  # looked at, each by constructing a model or two
 MOST_PARAMETERS = 4_000_000  # of a model that is constructed so often
 MOST_ELEMENTS = 1 << 22  # of inputs: more would take long on the CPU
 MOST_COST = 1 << 28  # of a forward there, in bytes that could be moved meanwhile: a network's takes seconds
-SECONDS = 3.0  # for all that is tried there
+SECONDS, CPU_SECONDS = 20.0, 6.0  # for all that is tried there: a busy machine must not decide what is found
 NOT_FINITE = (inputs.NOT_FINITE, inputs.ONE_NAN)  # families
 _ARGUMENTS = Step(
     "extra arguments",
@@ -78,7 +78,7 @@ class Remarks:
             return ()
         if self._reference.cost > MOST_COST and not self._reference.device.emulated:
             return (_FAR,)
-        with contextlib.suppress(workload.Enough, ReferenceFailed), workload.within(SECONDS):
+        with contextlib.suppress(workload.Enough, ReferenceFailed), workload.within(SECONDS, CPU_SECONDS):
             self.other = self._find_other(secret, seed)
         return (_FAR, *((_ARGUMENTS,) if self.other is not None else ()), _SPECIAL)
 
@@ -91,7 +91,7 @@ class Remarks:
                 return self._with_other_arguments(secret, step)
             if step.family == FAR_BELOW:
                 return reference.trial(secret, step)
-            with workload.within(SECONDS):
+            with workload.within(SECONDS, CPU_SECONDS):
                 tried = (self._not_finite(secret, form) for form in inputs.alternatives(step, in_half=False))
                 return next((drawn for drawn in tried if drawn is not None), None)
         except workload.Enough:
