@@ -35,18 +35,9 @@ ROOT = Path(__file__).resolve().parent.parent
 for place in (ROOT, ROOT / "tests" / "decode", ROOT / "tests" / "decode" / "engine"):
     sys.path.insert(0, str(place))
 
+import kernel_checks as checks  # noqa: E402
 from decoding_helpers import CONFIG, prompt_of  # noqa: E402
 from engine_helpers import plain, requests, submit  # noqa: E402
-from kernel_checks import (  # noqa: E402
-    Case,
-    check_attention,
-    check_drawing,
-    check_few_rows,
-    check_prefixes,
-    check_rows,
-    check_split,
-    check_step,
-)
 
 from dice.bench.decode import DecodeBench, DecodePlan, random_model  # noqa: E402
 from dice.decode.block_diffusion import denoise, new_texts  # noqa: E402
@@ -126,25 +117,23 @@ def machine() -> Figures:
 
 def kernels(found: Figures) -> None:
     """Every kernel in float32 on odd sizes, and in bfloat16 on SDAR-8B's."""
-    odd = Case(device="cuda")
-    large = Case(device="cuda", dtype=torch.bfloat16, **LARGE)
-    checks: dict[str, Callable[[], Any]] = {
-        "rows float32": lambda: check_rows(odd),
-        "rows bfloat16": lambda: check_rows(large),
-        "few rows float32": lambda: check_few_rows(odd),
-        "few rows bfloat16": lambda: check_few_rows(large),
-        "step blocks of 4": lambda: check_step(odd, Room(5, 10)),
-        "step little room": lambda: check_step(odd, Room(3, 4)),
-        "step of the next token": lambda: check_step(replace(odd, block_size=1, shift=True), Room(5, 5)),
-        "step blocks of 1": lambda: check_step(replace(odd, block_size=1), Room(5, 10)),
-        "step blocks of 16": lambda: check_step(replace(odd, block_size=16), Room(5, 10), ends=False),
-        "step large vocabulary": lambda: check_step(replace(odd, vocabulary=151936), Room(5, 10), ends=False),
-        "step of a cut vocabulary": lambda: check_split(odd, 2),
-        "step of a large cut vocabulary": lambda: check_split(replace(odd, vocabulary=151936), 2),
-        "prefixes float32": lambda: check_prefixes(replace(odd, page_size=16, slots=14, context=192), 1),
-        "prefixes float32, split": lambda: check_prefixes(replace(odd, page_size=16, slots=14, context=192), 264),
-        "prefixes bfloat16": lambda: check_prefixes(replace(large, slots=40), 264),
-        "drawing": lambda: holds(check_drawing(replace(odd, slots=5), 20000) < 0.03),
+    odd = checks.Case(device="cuda")
+    large = checks.Case(device="cuda", dtype=torch.bfloat16, **LARGE)
+    every: dict[str, Callable[[], Any]] = {
+        "rows float32": lambda: checks.check_rows(odd),
+        "rows bfloat16": lambda: checks.check_rows(large),
+        "few rows float32": lambda: checks.check_few_rows(odd),
+        "few rows bfloat16": lambda: checks.check_few_rows(large),
+        "step blocks of 4": lambda: checks.check_step(odd, Room(5, 10)),
+        "step little room": lambda: checks.check_step(odd, Room(3, 4)),
+        "step of the next token": lambda: checks.check_step(replace(odd, block_size=1, shift=True), Room(5, 5)),
+        "step blocks of 1": lambda: checks.check_step(replace(odd, block_size=1), Room(5, 10)),
+        "step blocks of 16": lambda: checks.check_step(replace(odd, block_size=16), Room(5, 10), ends=False),
+        "step large vocabulary": lambda: checks.check_step(replace(odd, vocabulary=151936), Room(5, 10), ends=False),
+        "step of a cut vocabulary": lambda: checks.check_split(odd, 2),
+        "step of a large cut vocabulary": lambda: checks.check_split(replace(odd, vocabulary=151936), 2),
+        "prefixes bfloat16": lambda: checks.check_prefixes(replace(large, slots=40), 264),
+        "drawing": lambda: holds(checks.check_drawing(replace(odd, slots=5), 20000) < 0.03),
     }
     shapes = {
         "float32": odd, "bfloat16": large, "bfloat16, block 16": replace(large, block_size=16),
@@ -152,9 +141,9 @@ def kernels(found: Figures) -> None:
     }  # fmt: skip
     for name, case in shapes.items():
         for programs in (1, 264):
-            checks[f"attention {name}, {programs} programs"] = partial(check_attention, case, programs)
+            every[f"attention {name}, {programs} programs"] = partial(checks.check_attention, case, programs)
     failed = []
-    for name, check in checks.items():
+    for name, check in every.items():
         try:
             check()
             found[name] = "holds"

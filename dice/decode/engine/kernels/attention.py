@@ -73,25 +73,45 @@ def attend_kernel(
         queries, cache, table, half, key_head, low, highest, end, limit, scale, KEY, DIM, PAGE, ROWS, KEYS
     )
     finish(EARLY)
-    if PREFIXES:  # noqa: SIM102 - decided while compiling, the other one by each program
-        if (known > 0) & (split == 0):
-            common_peak = tl.load(common_extents + place * 2, valid, other=0.0)
-            common_weight = tl.load(common_extents + place * 2 + 1, valid, other=0.0)
-            common = tl.load(common_sums + place[:, None] * DIM + dim[None, :], valid[:, None], other=0.0)
-            higher = tl.maximum(peak, common_peak)
-            own_share, common_share = tl.exp2(peak - higher), tl.exp2(common_peak - higher)
-            weight = weight * own_share + common_weight * common_share
-            total = total * own_share[:, None] + common * common_share[:, None]
-            peak = higher
+    if PREFIXES:
+        there = valid & (known > 0) & (split == 0)
+        peak, weight, total = with_common(peak, weight, total, common_sums, common_extents, place, there, DIM)
+    keep(out, sums, extents, place, split, low < end, rows, peak, weight, total, valid, QUERY, DIM, SPLITS, FACTOR)
+
+
+@triton.jit
+def keep(
+    out, sums, extents, place, split, any_keys, rows, peak, weight, total, valid,
+    QUERY: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr, FACTOR: tl.constexpr,
+) -> None:  # fmt: skip
+    """Attention itself where all keys were seen, else what is to be merged."""
+    dim = tl.arange(0, DIM)
     if SPLITS == 1:
         found = total * (FACTOR / weight)[:, None]
         tl.store(out + place[:, None] * DIM + dim[None, :], found.to(out.dtype.element_ty), valid[:, None])
     else:
         place += split.to(tl.int64) * rows * QUERY
-        if low < end:  # else the weights are 0, and nobody reads the sums
+        if any_keys:  # else the weights are 0, and nobody reads the sums
             tl.store(sums + place[:, None] * DIM + dim[None, :], total, valid[:, None])
         tl.store(extents + place * 2, peak, valid)
         tl.store(extents + place * 2 + 1, weight, valid)
+
+
+@triton.jit
+def with_common(peak, weight, total, sums, extents, place, there, DIM: tl.constexpr) -> tuple[tl.tensor, ...]:
+    """What rows attend to, and where `there` what `attend_prefix_kernel` left for them."""
+    dim = tl.arange(0, DIM)
+    common_peak = tl.load(extents + place * 2, there, other=float("-inf"))
+    common_weight = tl.load(extents + place * 2 + 1, there, other=0.0)
+    common = tl.load(sums + place[:, None] * DIM + dim[None, :], there[:, None], other=0.0)
+    higher = tl.maximum(peak, common_peak)
+    level = tl.where(higher == float("-inf"), 0.0, higher)
+    share, common_share = tl.exp2(peak - level), tl.exp2(common_peak - level)
+    return (
+        higher,
+        weight * share + common_weight * common_share,
+        total * share[:, None] + common * common_share[:, None],
+    )
 
 
 @triton.jit
