@@ -1,7 +1,7 @@
 """Inline PTX to C++: `asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), ...)` becomes the statements that it means.
 
-What kernels write by hand is here: loads and stores of global and shared memory with their hints, asynchronous copies,
-arithmetic, logic, comparisons, conversions, predicates, special registers, barriers and fences, and products of tiles
+What kernels write by hand is here: loads, stores and atomic operations of global and shared memory, asynchronous
+copies, arithmetic, logic, comparisons, conversions, predicates, special registers, barriers and fences, and products of tiles
 (`mma.sync`, and `ldmatrix` before it). Registers are C++ variables of the operand's constraint (`f` float, `d` double,
 `r` unsigned, `l` unsigned long long, `h` unsigned short): an instruction reads and writes their bits as its own type
 (`dice_emu/ptx.h`). All else is `Unsupported`, by name.
@@ -103,6 +103,11 @@ _STATEMENTS = {
     "nanosleep": "",
     "griddepcontrol": "",
 }
+_ATOMICS = {
+    **{name: f"atomic{name.capitalize()}" for name in ("add", "min", "max", "and", "or", "xor", "inc", "dec", "exch")},
+    "cas": "atomicCAS",
+}
+_ATOMIC_TYPES = frozenset({"int", "unsigned", "long long", "unsigned long long", "float", "double"})
 _HALVES = (("f16", "Half"), ("bf16", "Brain"))
 # Tiles of `mma.sync` by their shape and the type of what is multiplied: in C++, and the registers of the left one.
 _TILES = {
@@ -193,6 +198,8 @@ class _Statement:
             and ("global" in parts or left & _SHARED or opcode == "ldu")
         ):
             return self._transfer(opcode, _TYPES[kinds[-1]], operands, bool(left & _SHARED), text)
+        if opcode in ("red", "atom"):
+            return self._atomic(opcode, _TYPES[kinds[-1]], operands, left, text)
         if opcode == "setp" and len(left) == 1 and (found := _COMPARISONS.get(left.pop())):
             to, one, other = (operands[0], *(self._read(item, _TYPES[kinds[-1]]) for item in operands[1:3]))
             return f"{self._register(to)} = {one} {found} {other};"
@@ -212,6 +219,21 @@ class _Statement:
         except IndexError:
             raise UnknownPtx(text) from None
         return self._put(operands[0], f"({kind})({value})")
+
+    def _atomic(self, opcode: str, kind: str, operands: list[str], left: set[str], text: str) -> str:
+        """`atom` and `red`, which is one whose old value nobody wants."""
+        operations = [_ATOMICS[part] for part in left if part in _ATOMICS]
+        order, shared = left & {"acquire", "release", "acq_rel"}, bool(left & _SHARED)
+        known = len(operations) == 1 and left <= {*_ATOMICS, *_SHARED, *order} and kind in _ATOMIC_TYPES
+        place, *given = operands[opcode == "atom" :]
+        if not known or len(given) != (2 if "cas" in left else 1):
+            raise UnknownPtx(text)
+        kind = "unsigned long long" if kind == "long long" and "add" in left else kind
+        values = ", ".join(self._read(item, kind) for item in given)
+        call = f"{operations[0]}(({kind}*){self._address(place, shared, text)}, {values})"
+        done = f"{call};" if opcode == "red" else self._put(operands[0], call)
+        before, after = order & {"release", "acq_rel"}, order & {"acquire", "acq_rel"}
+        return f"{'__threadfence(); ' if before else ''}{done}{' __threadfence();' if after else ''}"
 
     def _product(
         self, opcode: str, parts: list[str], kinds: list[str], operands: list[str], left: set[str], text: str

@@ -48,6 +48,26 @@ def test_scans_over_a_block(blockwide: Library) -> None:
     np.testing.assert_array_equal(out[256:], np.cumsum(items))
 
 
+def test_what_threads_hold_is_sorted() -> None:
+    library = case("blocksort.cu")
+    x = np.random.default_rng(1).normal(size=128).astype(np.float32)
+    x[[5, 70]] = x[9]  # equal keys stay in their order
+    y, places = np.zeros(128, np.float32), np.zeros(128, np.int32)
+    library.call("h_sorted", x, y, places, 100)
+    order = np.argsort(np.concatenate([x[:100], np.full(28, 1e9, np.float32)]), kind="stable")
+    np.testing.assert_array_equal(places, order)
+    np.testing.assert_array_equal(y, np.concatenate([x[order[:100]], np.zeros(28, np.float32)]))
+    keys, out = np.random.default_rng(2).integers(0, 200, 128).astype(np.uint32), np.zeros(192, np.uint32)
+    library.call("h_striped", keys, out)
+    np.testing.assert_array_equal(out[:64], keys[64:])
+    held = np.stack([keys[:64], keys[64:]], 1).reshape(-1)
+    np.testing.assert_array_equal(out[64:], held[np.argsort(15 - held % 16, kind="stable")])
+    merged = np.zeros(256, np.float32)
+    library.call("h_merged", x, merged)
+    np.testing.assert_array_equal(merged[:128], np.sort(x.reshape(4, 32), 1).reshape(-1))
+    np.testing.assert_array_equal(merged[128:], np.sort(x)[::-1])
+
+
 def test_warps(blockwide: Library) -> None:
     x, out = drawn(64), np.zeros(8 + 128, np.int32)
     blockwide.call("h_warps", x, out)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from emulator_harness import CACHE, CASES, ROOT, call_in_process, case, compile_cuda
+from emulator_harness import CACHE, CASES, ROOT, Library, call_in_process, case, compile_cuda
 
 from dice.verify import emulator
 from tests.conftest import PATIENCE_S
@@ -129,7 +129,7 @@ def test_guarded_tensors(what: str, words: str) -> None:
 
 ACCEPTED_BY_NVCC = (
     "indexing", "shared", "warp", "arithmetic", "halves", "groups", "lockstep", "host", "typical", "blockwide",
-    "tensor_cores", "grid",
+    "blocksort", "tensor_cores", "grid",
 )  # fmt: skip
 
 
@@ -182,3 +182,52 @@ def test_what_a_kernel_keeps_is_taken_for_the_next() -> None:
 
 def test_what_a_kernel_takes_holds_no_zeros() -> None:
     assert case("device_heap.cu").call("h_looks", 4096) == 0
+
+
+LAUNCHES = """
+#include <cooperative_groups.h>
+#include <cuda_runtime.h>
+__global__ void twice(const float* x, float* y, int pitch) {
+  const int i = blockIdx.x * pitch + threadIdx.x;
+  y[i] = 2 * x[i];
+}
+__global__ void total(const float* x, float* y, int count) {
+  cooperative_groups::this_grid().sync();
+  if (blockIdx.x == 0 && threadIdx.x == 0)
+    for (int i = 0; i < count; ++i) *y += x[i];
+}
+extern "C" int h(const float* x, float* y, float* sum, int rows, int width, int pitch) {
+  float *in, *out;
+  cudaStream_t stream;
+  cudaStreamCreate(&stream);
+  cudaMalloc(&in, rows * pitch * sizeof(float));
+  cudaMalloc(&out, rows * pitch * sizeof(float));
+  const size_t length = width * sizeof(float), apart = pitch * sizeof(float);
+  int failed = cudaMemcpy2DAsync(in, apart, x, length, length, rows, cudaMemcpyHostToDevice, stream);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(rows), config.blockDim = dim3(width), config.stream = stream;
+  cudaLaunchAttribute attributes[1];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = attributes, config.numAttrs = 1;
+  failed |= cudaLaunchKernelEx(&config, twice, static_cast<const float*>(in), out, pitch);
+  failed |= cudaMemcpy2DAsync(y, length, out, apart, length, rows, cudaMemcpyDeviceToHost, stream);
+  cudaStreamSynchronize(stream);
+  attributes[0].id = cudaLaunchAttributeCooperative;
+  attributes[0].val.cooperative = 1;
+  cudaMemset(out, 0, sizeof(float));
+  failed |= cudaMemcpy(in, y, rows * width * sizeof(float), cudaMemcpyHostToDevice);
+  failed |= cudaLaunchKernelEx(&config, total, static_cast<const float*>(in), out, rows * width);
+  failed |= cudaMemcpyAsync(sum, out, sizeof(float), cudaMemcpyDeviceToHost, stream);
+  cudaStreamSynchronize(stream);
+  return failed;
+}
+"""
+
+
+def test_extended_launches_and_copies_of_planes() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    y, total = np.zeros_like(x), np.zeros(1, np.float32)
+    assert Library(compile_cuda(LAUNCHES)).call("h", x, y, total, 3, 4, 8) == 0
+    np.testing.assert_array_equal(y, 2 * x)
+    assert total[0] == 2 * x.sum()

@@ -98,9 +98,39 @@ def test_statement(library: Library, name: str) -> None:
     assert out[number] == pytest.approx(STATEMENTS[name][1], rel=4e-4 if name == "tanh" else 1e-6)
 
 
+ATOMICS = """
+#include <cuda_runtime.h>
+__global__ void k(float* f, int* n, unsigned long long* w) {
+  __shared__ int most;
+  const int t = threadIdx.x;
+  if (t == 0) most = 0;
+  __syncthreads();
+  asm volatile("red.global.add.f32 [%0], %1;" :: "l"(f), "f"(0.5f) : "memory");
+  asm volatile("red.relaxed.gpu.global.max.s32 [%0+4], %1;" :: "l"(n), "r"(t - 70) : "memory");
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(n), "r"(1) : "memory");
+  atomicAdd(w, (unsigned long long)before);
+  asm volatile("red.shared.max.s32 [%0], %1;" :: "r"((unsigned)__cvta_generic_to_shared(&most)), "r"(t) : "memory");
+  __syncthreads();
+  int found;
+  asm volatile("atom.global.cas.b32 %0, [%1+8], %2, %3;" : "=r"(found) : "l"(n), "r"(7), "r"(most) : "memory");
+  if (found == 7) atomicAdd(w + 1, 1ull);
+}
+extern "C" void h(float* f, int* n, unsigned long long* w) { k<<<1, 64>>>(f, n, w); }
+"""
+
+
+def test_atomic_operations() -> None:
+    sums, counts, words = np.zeros(1, np.float32), np.array([0, -100, 7], np.int32), np.zeros(2, np.uint64)
+    Library(compile_cuda(ATOMICS)).call("h", sums, counts, words)
+    assert sums[0] == 32 and counts.tolist() == [64, -7, 63] and words.tolist() == [64 * 63 // 2, 1]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ('asm("red.global.add.noftz.f16x2 [%0], %1;" :: "l"(y), "r"(n));', "red.global.add"),
+        ('asm("atom.global.cas.b32 %0, [%1], %2;" : "=r"(n) : "l"(y), "r"(n));', "atom.global.cas"),
         (
             'asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0}, {%1}, {%2}, {%3};" : "=f"(y) : "r"(n));',
             "mma.sync",

@@ -286,6 +286,15 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   return cudaSuccess;
 }
 
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                              cudaMemcpyKind kind, cudaStream_t stream) {
+  if (without_data || width > to_pitch || width > from_pitch) return cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, kind);
+  cudaError_t error = cudaSuccess;
+  for (size_t row = 0; row < height && error == cudaSuccess; ++row)
+    error = cudaMemcpyAsync(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width, kind, stream);
+  return error;
+}
+
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   if (!is_deferred(stream) || without_data || to == nullptr) return cudaMemset(to, value, bytes);
   enqueue(stream, [=] { cudaMemset(to, value, bytes); });

@@ -120,6 +120,7 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes);
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes);
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = nullptr);
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream = nullptr);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream = nullptr);
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream = nullptr);
 cudaError_t cudaStreamCreate(cudaStream_t* stream);
@@ -230,5 +231,42 @@ inline cudaError_t cudaLaunchCooperativeKernel(void (*function)(P...), dim3 grid
   dice_emu::call_with(function, arguments, std::make_index_sequence<sizeof...(P)>{});
   return cudaPeekAtLastError();
 }
+
+// Of the attributes of an extended launch: those that change nothing here, and cooperation. Clusters are refused by name.
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeIgnore = 0,
+  cudaLaunchAttributeCooperative = 2,
+  cudaLaunchAttributeProgrammaticStreamSerialization = 6,
+  cudaLaunchAttributePriority = 8,
+};
+union cudaLaunchAttributeValue {
+  char pad[64];
+  int cooperative;
+  int programmaticStreamSerializationAllowed;
+  int priority;
+};
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  cudaLaunchAttributeValue val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim;
+  dim3 blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+template <class... P, class... A>
+inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*function)(P...), A&&... arguments) {
+  bool cooperative = false;
+  for (unsigned i = 0; i < config->numAttrs; ++i)
+    cooperative |= config->attrs[i].id == cudaLaunchAttributeCooperative && config->attrs[i].val.cooperative != 0;
+  if (cooperative) dice_configure(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream, true);
+  else dice_emu::configure(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
+  function(static_cast<P>(std::forward<A>(arguments))...);
+  return cudaPeekAtLastError();
+}
+
 inline cudaError_t cudaProfilerStart() { return cudaSuccess; }
 inline cudaError_t cudaProfilerStop() { return cudaSuccess; }

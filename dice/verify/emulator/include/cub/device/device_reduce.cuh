@@ -124,7 +124,7 @@ struct DeviceSegmentedReduce {
   static cudaError_t Reduce(void* storage, size_t& bytes, In in, Out out, std::int64_t segments, Begin begin, End end, Operation operation,
                             T initial, cudaStream_t stream = nullptr) {
     return each(storage, bytes, in, out, segments, begin, end, stream,
-                [=](Out to, In from, details::Count n) mutable { *to = details::reduced(from, n, operation, initial); });
+                [=](auto to, auto from, details::Count n) mutable { *to = details::reduced(from, n, operation, initial); });
   }
   template <class In, class Out, class Begin, class End>
   static cudaError_t Sum(void* storage, size_t& bytes, In in, Out out, std::int64_t segments, Begin begin, End end, cudaStream_t stream = nullptr) {
@@ -140,13 +140,13 @@ struct DeviceSegmentedReduce {
   }
   template <class In, class Out, class Begin, class End>
   static cudaError_t ArgMin(void* storage, size_t& bytes, In in, Out out, std::int64_t segments, Begin begin, End end, cudaStream_t stream = nullptr) {
-    return each(storage, bytes, in, out, segments, begin, end, stream, [](Out to, In from, details::Count n) {
+    return each(storage, bytes, in, out, segments, begin, end, stream, [](auto to, auto from, details::Count n) {
       details::put_pair(to, from, n, details::Below(), details::greatest<details::ValueOf<In>>());
     });
   }
   template <class In, class Out, class Begin, class End>
   static cudaError_t ArgMax(void* storage, size_t& bytes, In in, Out out, std::int64_t segments, Begin begin, End end, cudaStream_t stream = nullptr) {
-    return each(storage, bytes, in, out, segments, begin, end, stream, [](Out to, In from, details::Count n) {
+    return each(storage, bytes, in, out, segments, begin, end, stream, [](auto to, auto from, details::Count n) {
       details::put_pair(to, from, n, details::Above(), details::smallest<details::ValueOf<In>>());
     });
   }

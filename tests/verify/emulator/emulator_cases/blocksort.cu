@@ -1,0 +1,51 @@
+// CUB's sorts of what the threads of a block or a warp hold, and its loads and stores.
+#include <cub/cub.cuh>
+#include <cuda_runtime.h>
+
+struct Below {
+  __device__ bool operator()(const float& a, const float& b) const { return a < b; }
+};
+
+__global__ void sorted(const float* x, float* y, int* places, int valid) {
+  using Load = cub::BlockLoad<float, 32, 4, cub::BLOCK_LOAD_TRANSPOSE>;
+  using Sort = cub::BlockRadixSort<float, 32, 4, int>;
+  using Store = cub::BlockStore<float, 32, 4, cub::BLOCK_STORE_WARP_TRANSPOSE>;
+  __shared__ union { typename Load::TempStorage load; typename Sort::TempStorage sort; typename Store::TempStorage store; } storage;
+  float keys[4];
+  int from[4];
+  Load(storage.load).Load(x, keys, valid, 1e9f);
+  __syncthreads();
+  for (int i = 0; i < 4; ++i) from[i] = threadIdx.x * 4 + i;
+  Sort(storage.sort).Sort(keys, from);
+  __syncthreads();
+  Store(storage.store).Store(y, keys, valid);
+  for (int i = 0; i < 4; ++i) places[threadIdx.x * 4 + i] = from[i];
+}
+
+__global__ void striped(const unsigned* x, unsigned* y) {
+  using Load = cub::BlockLoad<unsigned, 64, 2, cub::BLOCK_LOAD_STRIPED>;
+  using Sort = cub::BlockRadixSort<unsigned, 64, 2>;
+  __shared__ typename Load::TempStorage load;
+  __shared__ typename Sort::TempStorage sort;
+  unsigned keys[2];
+  Load(load).Load(x, keys);
+  y[threadIdx.x] = keys[1];
+  Sort(sort).SortDescendingBlockedToStriped(keys, 0, 4);  // by the four lowest bits alone
+  for (int i = 0; i < 2; ++i) y[64 + i * 64 + threadIdx.x] = keys[i];
+}
+
+__global__ void merged(const float* x, float* y) {
+  using Warp = cub::WarpMergeSort<float, 2, 16>;
+  using Block = cub::BlockMergeSort<float, 64, 2>;
+  __shared__ typename Warp::TempStorage warps[4];
+  __shared__ typename Block::TempStorage block;
+  float keys[2] = {x[2 * threadIdx.x], x[2 * threadIdx.x + 1]};
+  Warp(warps[threadIdx.x / 16]).Sort(keys, Below());
+  for (int i = 0; i < 2; ++i) y[2 * threadIdx.x + i] = keys[i];
+  Block(block).StableSort(keys, [](float a, float b) { return a > b; });
+  for (int i = 0; i < 2; ++i) y[128 + 2 * threadIdx.x + i] = keys[i];
+}
+
+extern "C" void h_sorted(const float* x, float* y, int* places, int valid) { sorted<<<1, 32>>>(x, y, places, valid); }
+extern "C" void h_striped(const unsigned* x, unsigned* y) { striped<<<1, 64>>>(x, y); }
+extern "C" void h_merged(const float* x, float* y) { merged<<<1, 64>>>(x, y); }
