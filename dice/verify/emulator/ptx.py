@@ -1,10 +1,10 @@
 """Inline PTX to C++: `asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), ...)` becomes the statements that it means.
 
 What kernels write by hand is here: loads, stores and atomic operations of global and shared memory, asynchronous
-copies, arithmetic, logic, comparisons, conversions, predicates, special registers, barriers and fences, and products of tiles
-(`mma.sync`, and `ldmatrix` before it). Registers are C++ variables of the operand's constraint (`f` float, `d` double,
-`r` unsigned, `l` unsigned long long, `h` unsigned short): an instruction reads and writes their bits as its own type
-(`dice_emu/ptx.h`). All else is `Unsupported`, by name.
+copies, arithmetic, logic, comparisons, conversions, predicates, special registers, barriers and fences, and products of
+tiles (`mma.sync`, and `ldmatrix` before it). Registers are C++ variables of the operand's constraint (`f` float, `d`
+double, `r` unsigned, `l` unsigned long long, `h` unsigned short): an instruction reads and writes their bits as its own
+type (`dice_emu/ptx.h`). All else is `Unsupported`, by name.
 """
 
 from __future__ import annotations

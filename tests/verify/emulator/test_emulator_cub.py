@@ -68,6 +68,26 @@ def test_what_threads_hold_is_sorted() -> None:
     np.testing.assert_array_equal(merged[128:], np.sort(x)[::-1])
 
 
+def test_items_that_change_hands() -> None:
+    x, y = drawn(64), np.zeros(128, np.int32)
+    case("blocksort.cu").call("h_exchanged", x, y)
+    assert y.tolist() == [*x, *x[::-1]]
+
+
+def test_bytes_and_halves_of_a_word() -> None:
+    words, out = np.array([0x80FF0110, 0x7F01FF20], np.uint32), np.zeros(10, np.uint32)
+    case("blocksort.cu").call("h_bytes", words, out)
+    a, b = (words[i : i + 1].view(np.uint8).astype(int) for i in (0, 1))
+    c, d = (words[i : i + 1].view(np.int8).astype(int) for i in (0, 1))
+    every = (a + b, a - b, np.maximum(c, d), np.minimum(a, b), abs(a - b), None, -(c > d).astype(int), (a + b + 1) // 2)
+    for index, found in enumerate(every):
+        if found is not None:
+            assert out[index : index + 1].view(np.uint8).tolist() == (found & 255).astype(int).tolist()
+    halves = [words[i : i + 1].view(np.int16).astype(int) for i in (0, 1)]
+    assert out[5] == abs(a - b).sum() and out[9] == abs(halves[0] - halves[1]).sum()
+    assert out[8:9].view(np.uint16).tolist() == (sum(halves) & 0xFFFF).tolist()
+
+
 def test_warps(blockwide: Library) -> None:
     x, out = drawn(64), np.zeros(8 + 128, np.int32)
     blockwide.call("h_warps", x, out)

@@ -98,7 +98,7 @@ def test_compiler_errors_point_at_the_candidates_line() -> None:
         ("#include <thrust/set_operations.h>", "Thrust"),
         ("#include <cub/device/device_copy.cuh>", "CUB"),
         ("void f() { cub::DeviceCopy::Batched(a, b, c, d, e, f); }", "CUB"),
-        ("typedef cub::BlockExchange<int, 32, 4> Exchange;", "CUB"),
+        ("typedef cub::BlockHistogram<int, 32, 4, 8> Counts;", "CUB"),
         ("#include <cuda/pipeline>", "libcu++"),
         ("__global__ void k() { cuda::latch<x> b; }", "libcu++"),
         ("cudaTextureObject_t t;", "textures"),
@@ -130,8 +130,8 @@ def test_ordinary_sources_are_not_refused(source: str) -> None:
     ("body", "word"),
     [
         ("#include <cusparse.h>\n", "cuSPARSE"),
-        ("__global__ void k(unsigned* x) { x[0] = __vadd4(x[1], x[2]); }", "__vadd4"),
-        ("template <typename T> __global__ void k(T* x) { x[0] = __vadd4(1, 2); }", "__vadd4"),
+        ("__global__ void k(unsigned* x) { x[0] = __vaddss4(x[1], x[2]); }", "__vaddss4"),
+        ("template <typename T> __global__ void k(T* x) { x[0] = __vaddss4(1, 2); }", "__vaddss4"),
         ("void f() { cudaGraph_t g; }", "cudaGraph_t"),
         ("#include <cooperative_groups.h>\nnamespace cg = cooperative_groups; __global__ void k() {"
          " auto t = cg::tiled_partition<128>(cg::this_thread_block()); t.sync(); }", "more than one warp"),

@@ -46,6 +46,24 @@ __global__ void merged(const float* x, float* y) {
   for (int i = 0; i < 2; ++i) y[128 + 2 * threadIdx.x + i] = keys[i];
 }
 
+__global__ void exchanged(const int* x, int* y) {
+  using Exchange = cub::BlockExchange<int, 32, 2>;
+  __shared__ typename Exchange::TempStorage storage;
+  int items[2] = {x[threadIdx.x], x[32 + threadIdx.x]}, ranks[2], other[2];
+  Exchange(storage).StripedToBlocked(items);
+  for (int i = 0; i < 2; ++i) y[2 * threadIdx.x + i] = items[i], ranks[i] = 63 - (2 * threadIdx.x + i);
+  __syncthreads();
+  Exchange(storage).ScatterToBlocked(items, other, ranks);
+  for (int i = 0; i < 2; ++i) y[64 + 2 * threadIdx.x + i] = other[i];
+}
+__global__ void bytes(const unsigned* x, unsigned* y) {
+  const unsigned a = x[0], b = x[1];
+  y[0] = __vadd4(a, b), y[1] = __vsub4(a, b), y[2] = __vmaxs4(a, b), y[3] = __vminu4(a, b), y[4] = __vabsdiffu4(a, b);
+  y[5] = __vsadu4(a, b), y[6] = __vcmpgts4(a, b), y[7] = __vavgu4(a, b), y[8] = __vadd2(a, b), y[9] = __vsads2(a, b);
+}
+
+extern "C" void h_exchanged(const int* x, int* y) { exchanged<<<1, 32>>>(x, y); }
+extern "C" void h_bytes(const unsigned* x, unsigned* y) { bytes<<<1, 1>>>(x, y); }
 extern "C" void h_sorted(const float* x, float* y, int* places, int valid) { sorted<<<1, 32>>>(x, y, places, valid); }
 extern "C" void h_striped(const unsigned* x, unsigned* y) { striped<<<1, 64>>>(x, y); }
 extern "C" void h_merged(const float* x, float* y) { merged<<<1, 64>>>(x, y); }

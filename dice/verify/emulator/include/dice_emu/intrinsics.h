@@ -182,3 +182,39 @@ inline unsigned __isGlobal(const void*) { return 1; }
 inline void __builtin_assume(bool) {}
 #define __builtin_assume_aligned(p, ...) (p)
 template <class T> inline size_t __cvta_generic_to_shared(T* p) { return reinterpret_cast<size_t>(p); }
+
+// Four bytes or two halves of a word, each for itself.
+namespace dice_emu {
+template <class Lane, class Operation> inline unsigned lanes(unsigned a, unsigned b, Operation operation) {
+  unsigned word = 0;
+  for (unsigned at = 0; at < 32; at += 8 * sizeof(Lane)) {
+    const int found = operation(static_cast<int>(static_cast<Lane>(a >> at)), static_cast<int>(static_cast<Lane>(b >> at)));
+    word |= (static_cast<unsigned>(found) & ((1u << 8 * sizeof(Lane)) - 1)) << at;
+  }
+  return word;
+}
+template <class Lane> inline unsigned distance(unsigned a, unsigned b) {
+  unsigned sum = 0;
+  for (unsigned at = 0; at < 32; at += 8 * sizeof(Lane))
+    sum += static_cast<unsigned>(std::abs(static_cast<int>(static_cast<Lane>(a >> at)) - static_cast<int>(static_cast<Lane>(b >> at))));
+  return sum;
+}
+}  // namespace dice_emu
+#define DICE_LANES(count, S, U)                                                                                                  \
+  inline unsigned __vadd##count(unsigned a, unsigned b) { return dice_emu::lanes<U>(a, b, [](int x, int y) { return x + y; }); }  \
+  inline unsigned __vsub##count(unsigned a, unsigned b) { return dice_emu::lanes<U>(a, b, [](int x, int y) { return x - y; }); }  \
+  inline unsigned __vmaxs##count(unsigned a, unsigned b) { return dice_emu::lanes<S>(a, b, [](int x, int y) { return x > y ? x : y; }); } \
+  inline unsigned __vmins##count(unsigned a, unsigned b) { return dice_emu::lanes<S>(a, b, [](int x, int y) { return x < y ? x : y; }); } \
+  inline unsigned __vmaxu##count(unsigned a, unsigned b) { return dice_emu::lanes<U>(a, b, [](int x, int y) { return x > y ? x : y; }); } \
+  inline unsigned __vminu##count(unsigned a, unsigned b) { return dice_emu::lanes<U>(a, b, [](int x, int y) { return x < y ? x : y; }); } \
+  inline unsigned __vavgu##count(unsigned a, unsigned b) { return dice_emu::lanes<U>(a, b, [](int x, int y) { return (x + y + 1) / 2; }); } \
+  inline unsigned __vabsdiffs##count(unsigned a, unsigned b) { return dice_emu::lanes<S>(a, b, [](int x, int y) { return std::abs(x - y); }); } \
+  inline unsigned __vabsdiffu##count(unsigned a, unsigned b) { return dice_emu::lanes<U>(a, b, [](int x, int y) { return std::abs(x - y); }); } \
+  inline unsigned __vcmpeq##count(unsigned a, unsigned b) { return dice_emu::lanes<U>(a, b, [](int x, int y) { return -(x == y); }); } \
+  inline unsigned __vcmpgtu##count(unsigned a, unsigned b) { return dice_emu::lanes<U>(a, b, [](int x, int y) { return -(x > y); }); } \
+  inline unsigned __vcmpgts##count(unsigned a, unsigned b) { return dice_emu::lanes<S>(a, b, [](int x, int y) { return -(x > y); }); } \
+  inline unsigned __vsads##count(unsigned a, unsigned b) { return dice_emu::distance<S>(a, b); }                                   \
+  inline unsigned __vsadu##count(unsigned a, unsigned b) { return dice_emu::distance<U>(a, b); }
+DICE_LANES(4, signed char, unsigned char)
+DICE_LANES(2, short, unsigned short)
+#undef DICE_LANES
