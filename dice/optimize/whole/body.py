@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dice.optimize.graph import Graph, Node, Ref, references
@@ -41,6 +41,37 @@ class Body:
         self._done: set[int] = set()
         self.statements: list[Statement] = []
         self._last = _Last.of(graph, regions)
+
+    def effects(self) -> None:
+        """Write what draws random numbers or writes to what is there already: in their order, and each after all that
+        reads what it overwrites."""
+        for node in self._graph.nodes:
+            if node.effect:
+                self.compute(self._readers_before(node))
+                self.compute([node.name])
+
+    def _readers_before(self, writer: Node) -> Iterator[str]:
+        """What comes before `writer` in the graph and reads, itself or by a view, the tensor to which it writes."""
+        if not writer.base.endswith("_") or not writer.uses:
+            return
+        same = {next(iter(writer.uses))}  # other names of that tensor
+        while known := self._whose(same):
+            same |= known
+        for node in self._graph.nodes:
+            if node is writer:
+                return
+            if not same.isdisjoint(node.uses) and node.name not in same:
+                yield node.name
+
+    def _whose(self, same: set[str]) -> set[str]:
+        """Further names of a tensor: of its views, of what they are views of, and of what was written to it."""
+        found = set()
+        for node in self._graph.nodes:
+            if node.uses and (kind_of(node) == "view" or (node.effect and node.base.endswith("_"))):
+                first = next(iter(node.uses))
+                if (first in same) != (node.name in same):
+                    found |= {first, node.name}
+        return found - same
 
     def compute(self, wanted: Iterable[str]) -> None:
         for name in wanted:

@@ -359,7 +359,7 @@ def _lines(unit: Unit, regions: Sequence[Region], pieces: Mapping[str, Inlined],
         for one in numbers
     ]
     body = Body(unit.graph, regions, functions, names, device, training)
-    body.compute(node.name for node in nodes if node.effect)
+    body.effects()
     plain = _numbers_alone(nodes)
     body.compute(name for name in references(unit.graph.output) if name not in plain)
     body.finish()
