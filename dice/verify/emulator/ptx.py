@@ -107,6 +107,7 @@ _ATOMICS = {
     **{name: f"atomic{name.capitalize()}" for name in ("add", "min", "max", "and", "or", "xor", "inc", "dec", "exch")},
     "cas": "atomicCAS",
 }
+_SCOPES = {"cta": "_block", "sys": "_system"}  # how CUDA calls atomic operations and fences of these scopes
 _ATOMIC_TYPES = frozenset({"int", "unsigned", "long long", "unsigned long long", "float", "double"})
 _HALVES = (("f16", "Half"), ("bf16", "Brain"))
 # Tiles of `mma.sync` by their shape and the type of what is multiplied: in C++, and the registers of the left one.
@@ -199,7 +200,7 @@ class _Statement:
         ):
             return self._transfer(opcode, _TYPES[kinds[-1]], operands, bool(left & _SHARED), text)
         if opcode in ("red", "atom"):
-            return self._atomic(opcode, _TYPES[kinds[-1]], operands, left, text)
+            return self._atomic(opcode, parts, _TYPES[kinds[-1]], operands, left, text)
         if opcode == "setp" and len(left) == 1 and (found := _COMPARISONS.get(left.pop())):
             to, one, other = (operands[0], *(self._read(item, _TYPES[kinds[-1]]) for item in operands[1:3]))
             return f"{self._register(to)} = {one} {found} {other};"
@@ -220,7 +221,7 @@ class _Statement:
             raise UnknownPtx(text) from None
         return self._put(operands[0], f"({kind})({value})")
 
-    def _atomic(self, opcode: str, kind: str, operands: list[str], left: set[str], text: str) -> str:
+    def _atomic(self, opcode: str, parts: list[str], kind: str, operands: list[str], left: set[str], text: str) -> str:
         """`atom` and `red`, which is one whose old value nobody wants."""
         operations = [_ATOMICS[part] for part in left if part in _ATOMICS]
         order, shared = left & {"acquire", "release", "acq_rel"}, bool(left & _SHARED)
@@ -230,10 +231,12 @@ class _Statement:
             raise UnknownPtx(text)
         kind = "unsigned long long" if kind == "long long" and "add" in left else kind
         values = ", ".join(self._read(item, kind) for item in given)
-        call = f"{operations[0]}(({kind}*){self._address(place, shared, text)}, {values})"
+        scope = next((scope for part, scope in _SCOPES.items() if part in parts), "")
+        call = f"{operations[0]}{scope}(({kind}*){self._address(place, shared, text)}, {values})"
         done = f"{call};" if opcode == "red" else self._put(operands[0], call)
+        fence = f"__threadfence{scope}();"
         before, after = order & {"release", "acq_rel"}, order & {"acquire", "acq_rel"}
-        return f"{'__threadfence(); ' if before else ''}{done}{' __threadfence();' if after else ''}"
+        return f"{fence if before else ''} {done} {fence if after else ''}"
 
     def _product(
         self, opcode: str, parts: list[str], kinds: list[str], operands: list[str], left: set[str], text: str

@@ -120,6 +120,14 @@ extern "C" void h(float* f, int* n, unsigned long long* w) { k<<<1, 64>>>(f, n, 
 """
 
 
+def test_atomic_operations_keep_their_scope() -> None:
+    """One for its own block alone is not one for the others."""
+    text = 'asm volatile("red.release.{}.global.add.u32 [%0], %1;" :: "l"(y), "r"(1));'
+    for scope, name in (("cta", "_block"), ("gpu", ""), ("sys", "_system")):
+        translated = emulator.translate("__global__ void k(unsigned* y) { " + text.format(scope) + " }")
+        assert f"atomicAdd{name}(" in translated and f"__threadfence{name}();" in translated
+
+
 def test_atomic_operations() -> None:
     sums, counts, words = np.zeros(1, np.float32), np.array([0, -100, 7], np.int32), np.zeros(2, np.uint64)
     Library(compile_cuda(ATOMICS)).call("h", sums, counts, words)
