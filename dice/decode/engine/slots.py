@@ -107,7 +107,7 @@ class Slots:
         device's work, and without waiting for it."""
         if self.on_write is not None:
             self.on_write(table, row, first, values)
-        if table == "prefixes":
+        if table == "prefixes":  # on every rank, all of which are given what is written
             self.has_prefixes = bool(values.any())
         if self.device.type == "cuda":
             values = values.pin_memory()

@@ -52,26 +52,19 @@ class Body:
 
     def _readers_before(self, writer: Node) -> Iterator[str]:
         """What comes before `writer` in the graph and reads, itself or by a view, the tensor to which it writes."""
-        if not writer.base.endswith("_") or not writer.uses:
+        if not _writes(writer):
             return
-        same = {next(iter(writer.uses))}  # other names of that tensor
-        while known := self._whose(same):
-            same |= known
+        written = writer.uses[0]
+        while _is_of_same_memory(self._nodes[written]):
+            written = self._nodes[written].uses[0]
+        same = {written}  # and its views
         for node in self._graph.nodes:
             if node is writer:
                 return
-            if not same.isdisjoint(node.uses) and node.name not in same:
+            if _is_of_same_memory(node) and node.uses[0] in same:
+                same.add(node.name)
+            elif not same.isdisjoint(node.uses):
                 yield node.name
-
-    def _whose(self, same: set[str]) -> set[str]:
-        """Further names of a tensor: of its views, of what they are views of, and of what was written to it."""
-        found = set()
-        for node in self._graph.nodes:
-            if node.uses and (kind_of(node) == "view" or (node.effect and node.base.endswith("_"))):
-                first = next(iter(node.uses))
-                if (first in same) != (node.name in same):
-                    found |= {first, node.name}
-        return found - same
 
     def compute(self, wanted: Iterable[str]) -> None:
         for name in wanted:
@@ -121,9 +114,9 @@ class Body:
             # What a kernel gives may lie in memory in another order than PyTorch's result did when it was traced.
             node = replace(node, operator="aten.reshape.default")
         text = expression(node, self._names, self._device)
-        if node.base.endswith("_") and node.effect:
+        if _writes(node):
             self._write(text, node.name)
-            self._names[node.name] = self._names[next(iter(node.uses))]
+            self._names[node.name] = self._names[node.uses[0]]
             return
         is_plain_view = kind_of(node) == "view" and text == self._names.get(next(iter(node.uses), ""), "")
         if is_plain_view:
@@ -189,6 +182,16 @@ class _Last:
             lines += ["torch._foreach_lerp_([", *kept, "], torch._foreach_mul([", *batch, "], ["]
             lines += [*factors, f"]), {weight!r})"]
         return lines
+
+
+def _writes(node: Node) -> bool:
+    """Whether it writes to the first of what it takes, and gives that."""
+    return node.effect and node.base.endswith("_") and bool(node.uses)
+
+
+def _is_of_same_memory(node: Node) -> bool:
+    """Whether what it gives lies in the memory of the first of what it takes."""
+    return _writes(node) or (bool(node.uses) and (node.operator == "getitem" or kind_of(node) == "view"))
 
 
 def _counts(node: Node, known: Mapping[str, Node]) -> bool:

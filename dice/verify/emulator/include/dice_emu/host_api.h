@@ -262,8 +262,7 @@ inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*f
   bool cooperative = false;
   for (unsigned i = 0; i < config->numAttrs; ++i)
     cooperative |= config->attrs[i].id == cudaLaunchAttributeCooperative && config->attrs[i].val.cooperative != 0;
-  if (cooperative) dice_configure(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream, true);
-  else dice_emu::configure(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
+  dice_configure(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream, cooperative);
   function(static_cast<P>(std::forward<A>(arguments))...);
   return cudaPeekAtLastError();
 }

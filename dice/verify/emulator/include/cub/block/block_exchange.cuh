@@ -25,8 +25,7 @@ class BlockExchange {
   template <class Rank> void ScatterToStriped(T (&items)[Items], const Rank (&ranks)[Items]) { ScatterToStriped(items, items, ranks); }
 
  private:
-  static int blocked(int thread, int i) { return thread * Items + i; }
-  static int striped(int thread, int i) { return thread + i * kThreads; }
+  static constexpr auto blocked = details::blocked<Items>, striped = details::striped<kThreads>;
   template <class Out, class Come, class Go> void move(const T (&from)[Items], Out (&to)[Items], Come come, Go go) {
     const int thread = details::thread_of<X, Y, Z>();
     for (int i = 0; i < Items; ++i) storage_[come(thread, i)] = from[i];

@@ -32,7 +32,7 @@ struct NoStorage {
 template <class T, int X, int Items, BlockLoadAlgorithm kind = BLOCK_LOAD_DIRECT, int Y = 1, int Z = 1, int = 0>
 class BlockLoad {
   static constexpr int kThreads = X * Y * Z;
-  static int place(int thread, int i) { return kind == BLOCK_LOAD_STRIPED ? thread + i * kThreads : thread * Items + i; }
+  static constexpr auto place = kind == BLOCK_LOAD_STRIPED ? details::striped<kThreads> : details::blocked<Items>;
 
  public:
   using TempStorage = details::NoStorage;
@@ -53,7 +53,7 @@ class BlockLoad {
 template <class T, int X, int Items, BlockStoreAlgorithm kind = BLOCK_STORE_DIRECT, int Y = 1, int Z = 1, int = 0>
 class BlockStore {
   static constexpr int kThreads = X * Y * Z;
-  static int place(int thread, int i) { return kind == BLOCK_STORE_STRIPED ? thread + i * kThreads : thread * Items + i; }
+  static constexpr auto place = kind == BLOCK_STORE_STRIPED ? details::striped<kThreads> : details::blocked<Items>;
 
  public:
   using TempStorage = details::NoStorage;

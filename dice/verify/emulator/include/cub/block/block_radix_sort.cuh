@@ -25,7 +25,7 @@ struct Laid {
     if (thread == 0) order(&keys[0], &values[0]);
     meet();
     for (int i = 0; i < Items; ++i) {
-      const int place = striped ? thread + i * Threads : thread * Items + i;
+      const int place = striped ? details::striped<Threads>(thread, i) : details::blocked<Items>(thread, i);
       own[i] = keys[place];
       if constexpr (pairs) others[i] = values[place];
     }
@@ -33,7 +33,7 @@ struct Laid {
 };
 
 template <class Key, class Value, int Count, class Less>
-void merge_sort(Key* keys, Value* values, Less less) {
+void sort_by(Key* keys, Value* values, Less less) {
   std::vector<int> order(Count);
   for (int i = 0; i < Count; ++i) order[static_cast<size_t>(i)] = i;
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return less(keys[a], keys[b]); });
@@ -75,44 +75,51 @@ class BlockRadixSort {
   TempStorage& storage_;
 };
 
-template <class Key, int X, int Items, class Value = NullType, int Y = 1, int Z = 1>
-class BlockMergeSort {
-  static constexpr int kThreads = X * Y * Z;
+namespace details {
+
+// What the merge sorts of a block and of a warp have in common. `Team`: which thread this is, and how all of them meet.
+template <class Key, class Value, int Threads, int Items, class Team>
+class MergeSort {
+  using Keys = Key[Items];
+  using Values = Value[Items];
 
  public:
-  using TempStorage = details::Laid<Key, Value, kThreads, Items>;
-  BlockMergeSort(TempStorage& storage) : storage_(storage) {}
-  template <class Less> void Sort(Key (&keys)[Items], Less less) { sort(keys, nullptr, less); }
-  template <class Less> void Sort(Key (&keys)[Items], Value (&values)[Items], Less less) { sort(keys, values, less); }
-  template <class Less> void StableSort(Key (&keys)[Items], Less less) { sort(keys, nullptr, less); }
-  template <class Less> void StableSort(Key (&keys)[Items], Value (&values)[Items], Less less) { sort(keys, values, less); }
+  using TempStorage = Laid<Key, Value, Threads, Items>;
+  MergeSort(TempStorage& storage) : storage_(storage) {}
+  template <class Less> void Sort(Keys& keys, Less less) { sort(keys, nullptr, less); }
+  template <class Less> void Sort(Keys& keys, Values& values, Less less) { sort(keys, values, less); }
+  template <class Less> void StableSort(Keys& keys, Less less) { sort(keys, nullptr, less); }
+  template <class Less> void StableSort(Keys& keys, Values& values, Less less) { sort(keys, values, less); }
 
  private:
-  template <class Less> void sort(Key (&keys)[Items], Value* values, Less less) {
-    storage_.sort(details::thread_of<X, Y, Z>(), keys, values, false, [] { __syncthreads(); },
-                  [=](Key* all, Value* others) { details::merge_sort<Key, Value, kThreads * Items>(all, others, less); });
+  template <class Less> void sort(Keys& keys, Value* values, Less less) {
+    const Team team;
+    storage_.sort(team.thread(), keys, values, false, [&] { team.meet(); },
+                  [=](Key* all, Value* others) { sort_by<Key, Value, Threads * Items>(all, others, less); });
   }
   TempStorage& storage_;
 };
 
-template <class Key, int Items, int Lanes = 32, class Value = NullType>
-class WarpMergeSort {
- public:
-  using TempStorage = details::Laid<Key, Value, Lanes, Items>;
-  WarpMergeSort(TempStorage& storage) : storage_(storage) {}
-  template <class Less> void Sort(Key (&keys)[Items], Less less) { sort(keys, nullptr, less); }
-  template <class Less> void Sort(Key (&keys)[Items], Value (&values)[Items], Less less) { sort(keys, values, less); }
-  template <class Less> void StableSort(Key (&keys)[Items], Less less) { sort(keys, nullptr, less); }
-  template <class Less> void StableSort(Key (&keys)[Items], Value (&values)[Items], Less less) { sort(keys, values, less); }
+template <int X, int Y, int Z> struct WholeBlock {
+  int thread() const { return thread_of<X, Y, Z>(); }
+  void meet() const { __syncthreads(); }
+};
+template <int Lanes> struct WarpOfLanes {
+  LogicalWarp<Lanes> warp;
+  int thread() const { return warp.rank; }
+  void meet() const { __syncwarp(warp.mask); }
+};
 
- private:
-  template <class Less> void sort(Key (&keys)[Items], Value* values, Less less) {
-    const unsigned mask = warp_.mask;
-    storage_.sort(warp_.rank, keys, values, false, [=] { __syncwarp(mask); },
-                  [=](Key* all, Value* others) { details::merge_sort<Key, Value, Lanes * Items>(all, others, less); });
-  }
-  details::LogicalWarp<Lanes> warp_;
-  TempStorage& storage_;
+}  // namespace details
+
+template <class Key, int X, int Items, class Value = NullType, int Y = 1, int Z = 1>
+class BlockMergeSort : public details::MergeSort<Key, Value, X * Y * Z, Items, details::WholeBlock<X, Y, Z>> {
+  using details::MergeSort<Key, Value, X * Y * Z, Items, details::WholeBlock<X, Y, Z>>::MergeSort;
+};
+
+template <class Key, int Items, int Lanes = 32, class Value = NullType>
+class WarpMergeSort : public details::MergeSort<Key, Value, Lanes, Items, details::WarpOfLanes<Lanes>> {
+  using details::MergeSort<Key, Value, Lanes, Items, details::WarpOfLanes<Lanes>>::MergeSort;
 };
 
 }  // namespace cub

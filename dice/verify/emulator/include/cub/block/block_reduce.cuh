@@ -28,6 +28,10 @@ int thread_of() {
   return static_cast<int>(dice_emu::linear_thread());
 }
 
+// Where item i of a thread is among all: a thread's items follow each other, or lie as many apart as there are threads.
+template <int Items> int blocked(int thread, int i) { return thread * Items + i; }
+template <int Threads> int striped(int thread, int i) { return thread + i * Threads; }
+
 }  // namespace details
 
 template <class T, int X, BlockReduceAlgorithm = BLOCK_REDUCE_WARP_REDUCTIONS, int Y = 1, int Z = 1, int = 0>
