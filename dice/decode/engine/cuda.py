@@ -6,15 +6,14 @@ second time, and its results travel to the host while the next one runs.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from dice.decode.engine.choose import likeliest_of, propose
+from dice.decode.engine.graphs import record
 from dice.decode.engine.group import Group
 from dice.decode.engine.kernels import few_rows, ops
 from dice.decode.engine.plan import Room
@@ -68,7 +67,8 @@ class GraphRunner(Runner):
         self.wait: Callable[[torch.cuda.Event], None] = torch.cuda.Event.synchronize
         processors = torch.cuda.get_device_properties(self.device).multi_processor_count
         self.forward.ops = ops.KernelOps(processors * 3 // 2)
-        if sum(weight.numel() for weight in model.parameters()) >= LARGE_MODEL:
+        self._tunes = sum(weight.numel() for weight in model.parameters()) >= LARGE_MODEL
+        if self._tunes:
             with torch.inference_mode():
                 few_rows.tune(self.forward)
         self.graphs = 0
@@ -103,6 +103,8 @@ class GraphRunner(Runner):
         kind = self._kind(room, truncates)
         recorded = self._recorded.get(kind)
         if recorded is None:
+            if self._tunes:
+                few_rows.tune_parts(self.forward, room.blocks * self.slots.shape.block_size)
             landings = [landing[: room.texts] for landing in self._landing]
             recorded = self._recorded[kind] = _Recorded(self._new_buffers(room), landings)
         if recorded.runs == 1:
@@ -170,16 +172,10 @@ class GraphRunner(Runner):
         return told
 
     def _record(self, recorded: _Recorded, truncates: bool) -> None:
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with _no_collection(), torch.cuda.stream(stream):
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                recorded.logits = self._compute(recorded.buffers, truncates)
-            finally:
-                graph.capture_end()
-        torch.cuda.current_stream(self.device).wait_stream(stream)
-        recorded.graph = graph
+        def compute() -> None:
+            recorded.logits = self._compute(recorded.buffers, truncates)
+
+        recorded.graph = record(compute, self.device, self._pool)
         self.graphs += 1
 
     def timings(self) -> list[tuple[Room, float]]:
@@ -205,15 +201,3 @@ class GraphRunner(Runner):
         # At least two blocks, or a text that needs two would wait for ever.
         quarters = {max(2, texts + texts * quarter // 4) for quarter in (1, 2, 4)}
         return [Room(texts, blocks) for blocks in sorted(quarters)]
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Python's collector may free memory of the GPU at any time, which must not happen while a graph is recorded."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from dice.decode.engine import batch
 from dice.decode.engine.engine import Engine
 from dice.decode.engine.plan import Room
 from dice.decode.engine.runner import Runner
+from dice.decode.engine.weights import Projection
 from dice.decode.request import ContextLengthError, DecodeConfig, DecodeError, StepEvent
 from dice.decode.trace import Trace
 from dice.model.sdar import SDAR
@@ -35,6 +37,20 @@ def test_texts_of_every_kind_are_those_of_the_plain_decoder(model: SDAR, block_s
     for handle, request in zip(handles, wanted, strict=True):
         assert_same(handle.trace, plain(model, request))
     assert engine.pages.free == engine.pages.count
+
+
+def test_products_in_two_parts_add_up_to_the_same_texts(model: SDAR) -> None:
+    wanted = requests(12, 4, seed=5)
+    engine = engine_for(model, prefill_tokens=16)
+    _, out, _, down, _ = engine._runner.forward.alike()  # type: ignore[attr-defined]
+    for projection in (*out, *down):
+        projection.rows_in_parts.update(range(8, 64))
+    handles = submit(engine, wanted)
+    with patch.object(Projection, "in_parts", autospec=True, side_effect=Projection.in_parts) as in_parts:
+        engine.run()
+    assert in_parts.called
+    for handle, request in zip(handles, wanted, strict=True):
+        assert_same(handle.trace, plain(model, request))
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from engine_helpers import assert_same, plain, requests, submit
 
 from dice.decode.block_diffusion import denoise, new_texts
 from dice.decode.engine.batch import can_run, new_engine
+from dice.decode.engine.weights import Projection
 from dice.decode.generate import DecodeConfig, generate
 from dice.model.sdar import SDAR
 
@@ -39,6 +41,28 @@ def test_texts_are_those_of_the_plain_decoder(wide: SDAR, block_size: int) -> No
     for handle, request in zip(handles, wanted, strict=True):
         assert_same(handle.trace, plain(wide, request), atol=1e-3)
     assert engine._runner.graphs  # type: ignore[attr-defined]
+
+
+def test_products_in_two_parts_add_up_to_the_same_texts(wide: SDAR, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they are quicker is found out in the middle of a run, when a size of step first comes up."""
+    from dice.decode.engine import cuda  # both need Triton
+    from dice.decode.engine.kernels import few_rows
+
+    really, timed = few_rows._quicker_in_parts, []
+
+    def quicker(projections: Sequence[Projection], rows: int) -> bool:
+        timed.append((rows, really(projections, rows)))
+        return True
+
+    monkeypatch.setattr(cuda, "LARGE_MODEL", 0)
+    monkeypatch.setattr(few_rows, "_quicker_in_parts", quicker)
+    wanted = requests(40, 4, seed=11)
+    engine = new_engine(wide, 12, 128, 4)
+    handles = submit(engine, wanted)
+    engine.run()
+    for handle, request in zip(handles, wanted, strict=True):
+        assert_same(handle.trace, plain(wide, request), atol=1e-3)
+    assert timed, "no size of step was timed"
 
 
 def test_generate_uses_the_engine_and_notices_new_weights(wide: SDAR) -> None:

@@ -1,7 +1,9 @@
-"""Products of a few rows with a large matrix, which take as long as reading the matrix takes.
+"""Products of rows with a large matrix: of a few, which take as long as reading the matrix takes, and of some more.
 
 cuBLAS reads at some four fifths of what the memory gives. Whether a kernel of ours does better depends on the sizes and
-the GPU, so both are timed where they run, and the quicker is taken.
+the GPU, so both are timed where they run, and the quicker is taken. For some hundred rows cuBLAS gives a product with
+many inputs and few outputs, as an MLP's second, to a part of the processors; in two parts it may be quicker, and is
+timed, too.
 """
 
 from __future__ import annotations
@@ -16,15 +18,19 @@ import triton.language as tl
 from torch import Tensor
 
 from dice.decode.engine.forward import Norm, PagedForward, whole
+from dice.decode.engine.graphs import record
 from dice.decode.engine.kernels.early import LINE, begin, fetch, finish, launch
 from dice.decode.engine.kernels.ops import KernelOps
 from dice.decode.engine.plain_ops import halved
 from dice.decode.engine.weights import FEW_ROWS, HALF_SCALE, Product, Projection, Scaled
 
 REPLAYS = 5
+TIMED = 12  # of a model's products of more rows: several times what a GPU's cache holds
+MOST_ROWS = 512  # from which on a product in one part keeps a GPU busy
 GATE_UP, ADDED = 2, (1, 3)  # among `PagedForward.alike`; ADDED: to the residual, by the norm that follows
-# By shape, precision, device and number: finding out takes a second.
+# By shape, precision, device and number: finding out takes a second. And by the number of rows: whether in parts.
 _found: dict[tuple[object, ...], Product | None] = {}
+_in_parts: dict[tuple[object, ...], bool] = {}
 
 
 class Cut(NamedTuple):
@@ -133,6 +139,32 @@ def tune(forward: PagedForward) -> None:
     head[0].few_rows = _quickest(head)
 
 
+def tune_parts(forward: PagedForward, rows: int) -> None:
+    """Let products of so many rows be in two parts where that is quicker, those in which parts are added up anyway."""
+    if not FEW_ROWS < rows <= MOST_ROWS or forward.fp8 or forward.group.shard.size > 1:
+        return
+    kinds = forward.alike()
+    for projections in (kinds[number] for number in ADDED):
+        weight = projections[0].weight
+        if projections[0].bias is not None or weight.shape[1] % 16:
+            continue
+        key = (rows, *weight.shape, weight.dtype, weight.device, len(projections))
+        if key not in _in_parts:
+            _in_parts[key] = _quicker_in_parts(projections[:TIMED], rows)
+        if _in_parts[key]:
+            for projection in projections:
+                projection.rows_in_parts.add(rows)
+
+
+def _quicker_in_parts(projections: Sequence[Projection], rows: int) -> bool:
+    x = _rows(rows, projections[0])
+    whole_ms, parts_ms = (
+        min(_milliseconds(way, projections, x, added=True) for _ in range(2))
+        for way in (lambda x, one: one.product(x), lambda x, one: one.in_parts(x))
+    )
+    return parts_ms < whole_ms
+
+
 def _quickest(projections: Sequence[Projection], *, gated: bool = False, added: bool = False) -> Product | None:
     """Of projections of one shape; `gated` ones with the activation that follows them, and the results of those that
     are `added` to the residual may come in parts. None: PyTorch's."""
@@ -141,26 +173,33 @@ def _quickest(projections: Sequence[Projection], *, gated: bool = False, added: 
         return None
     key = (*first.weight.shape, first.weight.dtype, first.weight.device, first.fp8, gated, added, len(projections))
     if key not in _found:
-        _found[key] = _find_quickest(projections, gated, CUTS + SPLIT_CUTS if added else CUTS)
+        _found[key] = _find_quickest(projections, gated, added)
     return _found[key]
 
 
-def _find_quickest(projections: Sequence[Projection], gated: bool, cuts: Sequence[Cut]) -> Product | None:
+def _find_quickest(projections: Sequence[Projection], gated: bool, added: bool) -> Product | None:
     """One projection after the other, as in a forward: so many matrices fit into no cache."""
     first = projections[0]
     width = first.weight.shape[1]
-    x = torch.randn(FEW_ROWS // 2, width, device=first.weight.device).to(first.weight.dtype)
+    x = _rows(FEW_ROWS // 2, first)
     given = halved(x) if first.fp8 else x
     library = partial(_library, gated=gated)
     expected = library(x, first) * (HALF_SCALE if first.fp8 and gated else 1.0)
-    least, quickest = _milliseconds(library, projections, x), None
-    for cut in cuts:
+    least, quickest = _milliseconds(library, projections, x, added), None
+    for cut in CUTS + SPLIT_CUTS if added else CUTS:
         way = partial(product, cut=cut, gated=gated)
         if width % (cut.inputs(first.read) * cut.splits) == 0:
-            taken = _milliseconds(way, projections, given)
+            taken = _milliseconds(way, projections, given, added)
             if taken < least and _agrees(whole(way(given, first)), expected):
                 least, quickest = taken, way
     return quickest
+
+
+def _rows(count: int, projection: Projection) -> Tensor:
+    """Some rows for it; those who draw random numbers beside us draw the same as without."""
+    weight = projection.weight
+    draws = torch.Generator(weight.device).manual_seed(0)
+    return torch.randn(count, weight.shape[1], device=weight.device, generator=draws).to(weight.dtype)
 
 
 def _library(x: Tensor | Scaled, projection: Projection, *, gated: bool) -> Tensor:
@@ -180,25 +219,27 @@ def _agrees(found: Tensor, expected: Tensor) -> bool:
     return bool((found - expected).abs().max() <= 0.05 * expected.abs().max())
 
 
-def _milliseconds(way: Product, projections: Sequence[Projection], x: Tensor) -> float:
-    """Of one after another, with a norm of the residual between them, which as in a forward lets the memory idle.
+def _milliseconds(way: Product, projections: Sequence[Projection], x: Tensor, added: bool) -> float:
+    """Of one after another, with a norm of the residual between them, which as in a forward lets the memory idle. If
+    `added`, the norm first adds the result to it.
 
     Replayed from a graph: a single launch from here takes longer than the product.
     """
-    ops, residual = KernelOps(), x.new_ones(len(x), min(projections[0].weight.shape))
+    shape = projections[0].weight.shape
+    ops, residual = KernelOps(), x.new_ones(len(x), shape[0] if added else min(shape))
     norm = Norm(residual[0], 1e-6)
+
+    def run(projections: Sequence[Projection]) -> None:
+        for projection in projections:
+            found = way(x, projection)
+            ops.add_norm(residual, found if added else None, norm)
+
     try:
-        for projection in projections[:2]:
-            ops.add_norm(residual, None, norm)
-            way(x, projection)
+        run(projections[:2])
     except triton.runtime.errors.OutOfResources:  # more shared memory than this GPU has
         return float("inf")
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for projection in projections:
-            ops.add_norm(residual, None, norm)
-            way(x, projection)
+    graph = record(lambda: run(projections), x.device)
     begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     graph.replay()
     begun.record()
