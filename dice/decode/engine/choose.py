@@ -34,6 +34,11 @@ class Proposals:
         numbers = torch.zeros(2, count, dtype=torch.float32, device=device)
         return cls(torch.zeros(count, dtype=torch.int32, device=device), numbers[0], numbers[1])
 
+    def put(self, places: Tensor, found: Proposals) -> None:
+        """Take over `found` [M] as what is proposed at `places` [M]."""
+        self.tokens[places], self.logprobs[places] = found.tokens, found.logprobs
+        self.entropies[places] = found.entropies
+
 
 def uniform_of(slots: Slots, plan: Plan) -> Tensor:
     """The random number, float64 [T * B], of every position that a step predicts; any where none is wanted."""

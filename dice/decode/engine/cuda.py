@@ -158,16 +158,12 @@ class GraphRunner(Runner):
         """Top-k, top-p and the likeliest tokens need the vocabulary sorted, in float32; only steps with texts that ask
         for it pay for it. Returns the likeliest tokens that were `asked` for."""
         size, plan = self.slots.shape.block_size, buffers.plan
-        rows = plan.tiles[:, :1].long().expand(-1, size).flatten()
+        used, places = plan.places >= 0, plan.places.clamp_min(0).long()
+        rows = plan.tiles[places // size, 0].clamp_min(0).long()
         logits = whole_logits(logits, self.slots.shape.vocab_size, self.group)
-        found = propose(logits, rows.clamp_min(0), buffers.uniforms, self.slots, self.mask_token_id)
-        told: dict[tuple[int, int], Likeliest] = {}
-        if asked:
-            places = torch.arange(len(rows), device=self.device) % size
-            told = likeliest_of(found, torch.where(plan.wanted > 0, rows, -1), places, asked)
-        buffers.found.tokens.copy_(found.tokens)
-        buffers.found.logprobs.copy_(found.logprobs)
-        buffers.found.entropies.copy_(found.entropies)
+        found = propose(logits, rows, buffers.uniforms[places], self.slots, self.mask_token_id)
+        told = likeliest_of(found, torch.where(used, rows, -1), places % size, asked) if asked else {}
+        buffers.found.put(torch.where(used, places, len(plan.wanted)), found)
         ops.reveal(self.slots, buffers)
         return told
 

@@ -255,7 +255,11 @@ class Engine:
         owners = {handle.slot: handle for handle in self._residents.in_state("writing")}
         if not owners:
             return None
-        blocks = len(owners) + sum(handle.text.uncommitted and not self.shift for handle in owners.values())
+        blocks = len(owners)
+        if not self.shift:
+            blocks += sum(handle.text.uncommitted for handle in owners.values())
+            masked = sum(len(handle.text.masked) for handle in owners.values())
+            blocks = max(blocks, -(-2 * masked // self.shape.block_size))  # see `Room.heads`
         cuts = any(truncates(handle.config, self.shape.vocab_size) for handle in owners.values())
         asked = {slot: one.config.top_logprobs for slot, one in owners.items() if one.config.top_logprobs}
         self._residents.tell_prefixes()

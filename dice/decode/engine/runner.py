@@ -80,21 +80,19 @@ class Runner:
         if not len(plan.tiles):  # every text has ended meanwhile
             return lambda: Results(np.empty((0, 1 + 2 * slots.shape.block_size), dtype=np.int32))
         hidden = self.forward.hidden(plan, slots, slots.shape.window)
-        wanted = plan.wanted > 0
-        rows = plan.tiles[:, 0].repeat_interleave(slots.shape.block_size)[wanted].long()
-        logits, uniforms = self.forward.logits(hidden, plan.head_rows[wanted].long()), uniform_of(slots, plan)[wanted]
+        places, size = plan.places.long(), slots.shape.block_size
+        rows = plan.tiles[places // size, 0].long()
+        logits, uniforms = self.forward.logits(hidden, plan.head_rows.long()), uniform_of(slots, plan)[places]
         if truncates or asked or self.group.shard.size == 1:
             logits = whole_logits(logits, slots.shape.vocab_size, self.group)
             found = propose(logits, rows, uniforms, slots, self.mask_token_id, truncates=truncates)
         else:
             found = propose_split(logits, rows, uniforms, slots, self.mask_token_id, self.group)
-        every = Proposals.empty(len(wanted), self.device)
-        every.tokens[wanted], every.logprobs[wanted] = found.tokens, found.logprobs
-        every.entropies[wanted] = found.entropies
+        every = Proposals.empty(len(plan.wanted), self.device)
+        every.put(places, found)
         told: dict[tuple[int, int], Likeliest] = {}
         if asked:
-            places = (torch.arange(len(wanted), device=self.device) % slots.shape.block_size)[wanted]
-            told = likeliest_of(found, rows, places, asked)
+            told = likeliest_of(found, rows, places % size, asked)
         results = reveal(every, plan, slots)
         return lambda: Results(results.cpu().numpy(), told)
 
@@ -135,4 +133,4 @@ def prefill_plan(pieces: Sequence[Piece], shape: Shape, device: torch.device) ->
             whole = whole.pin_memory()
         on_device[name] = whole.to(device, non_blocking=True)
     none = torch.zeros(0, dtype=torch.int32, device=device)
-    return Plan(head_rows=none, wanted=none, **on_device)
+    return Plan(head_rows=none, places=none, wanted=none, **on_device)

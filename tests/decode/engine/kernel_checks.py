@@ -214,25 +214,24 @@ def check_step(case: Case, room: Room, *, ends: bool = True) -> None:
         for name in ("slots", "positions", "ids"):
             assert torch.equal(getattr(buffers.plan, name)[:rows], getattr(plan, name)), name
         assert (buffers.plan.slots[rows:] == -1).all()
-        heads = texts * case.block_size
-        assert torch.equal(buffers.plan.wanted[:heads], plan.wanted) and not buffers.plan.wanted[heads:].any()
+        most, heads = texts * case.block_size, len(plan.places)
+        assert torch.equal(buffers.plan.wanted[:most], plan.wanted) and not buffers.plan.wanted[most:].any()
         assert torch.equal(buffers.plan.head_rows[:heads], plan.head_rows)
+        assert torch.equal(buffers.plan.places[:heads], plan.places) and (buffers.plan.places[heads:] == -1).all()
 
-        logits = 3 * case.random(room.texts * case.block_size, case.vocabulary, seed=step)
+        logits = 3 * case.random(room.heads(case.shape), case.vocabulary, seed=step)
         ops.propose(logits.clone(), ours, buffers, mask_id)
-        uniforms = choose.uniform_of(theirs, plan)
-        wanted = plan.wanted > 0
-        assert torch.equal(buffers.uniforms[:heads][wanted], uniforms[wanted])
-        slot_of = plan.tiles[:, :1].long().expand(-1, case.block_size).flatten()
+        places = plan.places.long()
+        uniforms = choose.uniform_of(theirs, plan)[places]
+        assert torch.equal(buffers.uniforms[places], uniforms)
+        slot_of = plan.tiles[places // case.block_size, 0].long()
         expected = choose.propose(logits[:heads].clone(), slot_of, uniforms, theirs, mask_id)
         found = buffers.found
-        assert torch.equal(found.tokens[:heads][wanted], expected.tokens[wanted])
+        assert torch.equal(found.tokens[places], expected.tokens)
         for name in ("logprobs", "entropies"):
-            case.near(getattr(found, name)[:heads][wanted], getattr(expected, name)[wanted])
+            case.near(getattr(found, name)[places], getattr(expected, name))
         # From here on from the same numbers: rounding may turn a close choice.
-        exact = replace(
-            expected, tokens=found.tokens[:heads], logprobs=found.logprobs[:heads], entropies=found.entropies[:heads]
-        )
+        exact = choose.Proposals(found.tokens[:most], found.logprobs[:most], found.entropies[:most])
         ops.reveal(ours, buffers)
         results = choose.reveal(exact, plan, theirs)
         assert torch.equal(buffers.results[:texts, : 1 + case.block_size], results[:, : 1 + case.block_size])
@@ -258,7 +257,7 @@ def check_split(case: Case, ranks: int) -> None:
     slots, room = texts_in_slots(case), Room(case.slots, 2 * case.slots)
     whole = ops.StepBuffers.empty(room, case.shape, slots.device)
     ops.plan_step(slots, room, whole)
-    logits = 3 * case.random(room.texts * case.block_size, case.vocabulary, seed=1)
+    logits = 3 * case.random(room.heads(case.shape), case.vocabulary, seed=1)
     ops.propose(logits, slots, whole, case.vocabulary - 1)
     shards = [Shard(rank, ranks) for rank in range(ranks)]
     blank = ops.StepBuffers.empty(room, case.shape, slots.device, ranks)
@@ -267,16 +266,16 @@ def check_split(case: Case, ranks: int) -> None:
         parts = []
         for shard in shards:
             buffers = replace(blank, plan=whole.plan, uniforms=whole.uniforms, bests=blank.bests.clone())
-            buffers = replace(buffers, found=choose.Proposals.empty(len(logits), slots.device))
+            buffers = replace(buffers, found=choose.Proposals.empty(len(whole.found.tokens), slots.device))
             tokens = shard.vocabulary(case.vocabulary)
             own = logits[:, tokens.start : tokens.stop].contiguous()
             ops.propose(own, slots, buffers, case.vocabulary - 1, Recalled(shard, said))
             parts.append(buffers.found)
-    wanted = whole.plan.wanted > 0
-    assert torch.equal(sum(part.tokens for part in parts)[wanted], whole.found.tokens[wanted])
-    case.near(sum(part.logprobs for part in parts)[wanted], whole.found.logprobs[wanted])
+    places = whole.plan.places[whole.plan.places >= 0].long()
+    assert torch.equal(sum(part.tokens for part in parts)[places], whole.found.tokens[places])
+    case.near(sum(part.logprobs for part in parts)[places], whole.found.logprobs[places])
     for part in parts:
-        case.near(part.entropies[wanted], whole.found.entropies[wanted])
+        case.near(part.entropies[places], whole.found.entropies[places])
 
 
 def check_drawing(case: Case, draws: int) -> float:
@@ -286,7 +285,7 @@ def check_drawing(case: Case, draws: int) -> float:
     room = Room(draws, 2 * draws)
     buffers = ops.StepBuffers.empty(room, shape, slots.device)
     buffers.plan.tiles[:, 0] = torch.arange(draws, dtype=torch.int32)
-    buffers.plan.wanted.fill_(1)
+    buffers.plan.places.copy_(torch.arange(len(buffers.plan.places)))
     slots.numbers[:, at.VOCABULARY] = case.vocabulary
     slots.factors[:, at.TEMPERATURE] = 1.0
     chance = torch.Generator().manual_seed(3)
@@ -294,5 +293,5 @@ def check_drawing(case: Case, draws: int) -> float:
     line = 2 * case.random(case.vocabulary, seed=9)
     ops.propose(line.repeat(len(buffers.uniforms), 1), slots, buffers, case.vocabulary - 1)
     line[-1] = float("-inf")
-    counted = torch.bincount(buffers.found.tokens.long(), minlength=case.vocabulary).double()
+    counted = torch.bincount(buffers.found.tokens[:-1].long(), minlength=case.vocabulary).double()
     return float((counted / counted.sum() - line.double().softmax(-1)).abs().sum() / 2)

@@ -43,15 +43,17 @@ def scaled_logits(
 
 @triton.jit
 def summarise_kernel(
-    logits, tiles, wanted, numbers, factors, summaries, bests,
+    logits, tiles, places, numbers, factors, summaries, bests,
     vocabulary, first, mask_id, segments, BLOCK: tl.constexpr, SEGMENT: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Of one row and segment: the greatest logit, the sum of exp(logit - greatest), the same weighted by the exponent,
-    and the column of the greatest (the first of equal ones)."""
+    """Of one row, which predicts position `places[row]`, and one segment: the greatest logit, the sum of
+    exp(logit - greatest), the same weighted by the exponent, and the column of the greatest (the first of equal ones).
+    """
     row, segment = tl.program_id(0), tl.program_id(1)
-    if tl.load(wanted + row) == 0:
+    position = tl.load(places + row)
+    if position < 0:
         return
-    slot = tl.load(tiles + row // BLOCK * 4)
+    slot = tl.load(tiles + position // BLOCK * 4)
     column = segment * SEGMENT + tl.arange(0, SEGMENT)
     x = scaled_logits(logits, row, column, numbers, factors, slot, vocabulary, first, mask_id)
     peak = tl.max(x, 0)
@@ -67,15 +69,16 @@ def summarise_kernel(
 
 @triton.jit
 def propose_kernel(
-    logits, tiles, wanted, numbers, factors, summaries, bests, uniforms,
+    logits, tiles, places, numbers, factors, summaries, bests, uniforms,
     tokens, logprobs, entropies, vocabulary, first, mask_id, segments, rank, ranks,
     BLOCK: tl.constexpr, SEGMENT: tl.constexpr, SEGMENTS: tl.constexpr,
 ) -> None:  # fmt: skip
     """A row's token, log-probability and entropy, from the summaries [ranks, rows, segments, 3] of its segments."""
     row = tl.program_id(0)
-    if tl.load(wanted + row) == 0:
+    position = tl.load(places + row)
+    if position < 0:
         return
-    slot = tl.load(tiles + row // BLOCK * 4)
+    slot = tl.load(tiles + position // BLOCK * 4)
     index = tl.arange(0, SEGMENTS)
     inside = index < segments * ranks
     place = (index // segments * tl.num_programs(0) + row) * segments + index % segments
@@ -86,13 +89,13 @@ def propose_kernel(
     total = tl.sum(sums, 0)
     lower = tl.where(fade > 0, peaks - peak, 0.0)
     weighted = tl.load(summaries + place * 3 + 2, inside, other=0.0) * fade + sums * lower
-    tl.store(entropies + row, tl.log(total) - tl.sum(weighted, 0) / total)
+    tl.store(entropies + position, tl.log(total) - tl.sum(weighted, 0) / total)
 
     mode = tl.load(numbers + slot * NUMBERS + MODE)
     segment = tl.min(tl.where(peaks == peak, index, SEGMENTS - 1), 0)
     found = tl.load(bests + row * segments + segment % segments)
     if mode == SAMPLE:
-        target = tl.load(uniforms + row) * tl.sum(sums.to(tl.float64), 0)
+        target = tl.load(uniforms + position) * tl.sum(sums.to(tl.float64), 0)
         upto = tl.cumsum(sums.to(tl.float64), 0)
         last = tl.max(tl.where(sums > 0, index, 0), 0)
         segment = tl.minimum(tl.sum((upto <= target).to(tl.int32), 0), last)
@@ -105,6 +108,6 @@ def propose_kernel(
         # Rounding can leave the target just beyond the segment's sum.
         found = tl.where(drawn == 2147483647, tl.max(tl.where(share > 0, column, 0), 0), drawn)
     mine = segment // segments == rank
-    tl.store(tokens + row, tl.where(mine, first + found, 0))
+    tl.store(tokens + position, tl.where(mine, first + found, 0))
     own = scaled_logits(logits, row, found, numbers, factors, slot, vocabulary, first, mask_id)
-    tl.store(logprobs + row, tl.where((mode == COMPAT) | (not mine), 0.0, own - peak - tl.log(total)))
+    tl.store(logprobs + position, tl.where((mode == COMPAT) | (not mine), 0.0, own - peak - tl.log(total)))

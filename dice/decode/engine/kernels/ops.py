@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -90,8 +90,9 @@ class KernelOps:
         plan, shape, groups = context.plan, context.slots.shape, heads.query // heads.key
         tile = min(triton.next_power_of_2(context.tile), max(1, MOST_ROWS // groups))
         parts = triton.cdiv(context.tile, tile)
-        # Keys of one text are seen by nobody else, so one kernel can write and read them.
-        fresh = len(plan.tiles) == 1 and parts == 1
+        # All rows of a text are in one tile, and nobody else sees its keys, so one kernel can write and read them.
+        in_one_tile = parts == 1 and (len(plan.tiles) == 1 or len(plan.head_rows) > 0)  # else a prompt is read
+        fresh = in_one_tile and not shares_prefixes(context.slots, len(plan.tiles))
         q = qkv if fresh else self.rotate_store(qkv, heads, cache, context)
         grid = (len(plan.tiles) * parts, heads.key)
         splits = 1
@@ -165,27 +166,28 @@ class StepBuffers:
     """What the kernels of a step write for each other, in one place for all its replays. See `plan.Plan`."""
 
     plan: Plan
-    cleared: Tensor  # tiles and blocks, which hold -1 at first
+    cleared: Tensor  # tiles, blocks and places, which hold -1 at first
     blocks: Tensor
     uniforms: Tensor
     summaries: Tensor
     bests: Tensor
-    found: Proposals
+    found: Proposals  # the last for what is not used
     results: Tensor
 
     @classmethod
     def empty(cls, room: Room, shape: Shape, device: torch.device, ranks: int = 1) -> StepBuffers:
         """`ranks`: over how many the vocabulary is cut. All have as many segments as the one with the largest part."""
-        heads, segments = room.texts * shape.block_size, triton.cdiv(triton.cdiv(shape.vocab_size, ranks), SEGMENT)
-        cleared = torch.full((room.texts * 4 + room.blocks * 2,), -1, dtype=torch.int32, device=device)
-        blank = Plan.empty(room, shape, device)
-        tiles = cleared[: room.texts * 4].view(-1, 4)
-        plan = Plan(tiles, blank.slots, blank.positions, blank.ids, blank.head_rows, blank.wanted)
+        heads, segments = room.heads(shape), triton.cdiv(triton.cdiv(shape.vocab_size, ranks), SEGMENT)
+        most, parts = room.texts * shape.block_size, (room.texts * 4, room.blocks * 2, heads)
+        cleared = torch.full((sum(parts),), -1, dtype=torch.int32, device=device)
+        tiles, blocks, places = cleared.split(parts)
         return cls(
-            plan, cleared, cleared[room.texts * 4 :].view(-1, 2),
-            torch.zeros(heads, dtype=torch.float64, device=device),
+            replace(Plan.empty(room, shape, device), tiles=tiles.view(-1, 4), places=places),
+            cleared, blocks.view(-1, 2),
+            torch.zeros(most, dtype=torch.float64, device=device),
             torch.zeros(heads, segments, 3, device=device),
-            torch.zeros(heads, segments, dtype=torch.int32, device=device), Proposals.empty(heads, device),
+            torch.zeros(heads, segments, dtype=torch.int32, device=device),
+            Proposals.empty(most + 1, device),
             torch.zeros(room.texts, 1 + 2 * shape.block_size, dtype=torch.int32, device=device),
         )  # fmt: skip
 
@@ -195,24 +197,25 @@ def plan_step(slots: Slots, room: Room, buffers: StepBuffers) -> None:
     shape, plan = slots.shape, buffers.plan
     buffers.cleared.fill_(-1)
     schedule.plan_kernel[(1,)](
-        slots.numbers, slots.cursor, plan.tiles, buffers.blocks, slots.rows, shape.slots, room.texts, room.blocks,
+        slots.numbers, slots.masked, slots.cursor, plan.tiles, buffers.blocks, plan.head_rows, plan.places, slots.rows,
+        shape.slots, room.texts, room.blocks, len(plan.places),
         BLOCK=shape.block_size, SHIFT=int(shape.shift), SLOTS=power_of_2(shape.slots),
     )  # fmt: skip
     schedule.rows_kernel[(room.blocks,)](
         plan.tiles, buffers.blocks, slots.numbers, slots.ids, slots.masked, slots.uniforms, plan.slots, plan.positions,
-        plan.ids, plan.head_rows, plan.wanted, buffers.uniforms, shape.context, slots.uniforms.shape[1], room.texts,
+        plan.ids, plan.wanted, buffers.uniforms, shape.context, slots.uniforms.shape[1], room.texts,
         BLOCK=shape.block_size, PADDED=power_of_2(shape.block_size), num_warps=1,
     )  # fmt: skip
 
 
 def propose(logits: Tensor, slots: Slots, buffers: StepBuffers, mask_token_id: int, group: Group | None = None) -> None:
-    """`choose.propose` without top-k and top-p for all wanted rows of `logits` [T * B, v], into `buffers.found`.
+    """`choose.propose` without top-k and top-p for all used rows of `logits` [R, v], into `buffers.found`.
     `logits` are those of this rank's part of the vocabulary."""
     plan, found, shape, group = buffers.plan, buffers.found, slots.shape, group or Group()
     (rows, segments), shard = buffers.bests.shape, group.shard
     part = shard.vocabulary(shape.vocab_size)
     head.summarise_kernel[(rows, segments)](
-        logits, plan.tiles, plan.wanted, slots.numbers, slots.factors, buffers.summaries, buffers.bests,
+        logits, plan.tiles, plan.places, slots.numbers, slots.factors, buffers.summaries, buffers.bests,
         len(part), part.start, mask_token_id, segments, BLOCK=shape.block_size, SEGMENT=SEGMENT, num_warps=8,
     )  # fmt: skip
     summaries = group.gather(buffers.summaries)
@@ -220,7 +223,7 @@ def propose(logits: Tensor, slots: Slots, buffers: StepBuffers, mask_token_id: i
         found.tokens.zero_()
         found.logprobs.zero_()
     head.propose_kernel[(rows,)](
-        logits, plan.tiles, plan.wanted, slots.numbers, slots.factors, summaries, buffers.bests, buffers.uniforms,
+        logits, plan.tiles, plan.places, slots.numbers, slots.factors, summaries, buffers.bests, buffers.uniforms,
         found.tokens, found.logprobs, found.entropies, len(part), part.start, mask_token_id, segments, shard.rank,
         shard.size, BLOCK=shape.block_size, SEGMENT=SEGMENT, SEGMENTS=power_of_2(segments * shard.size), num_warps=8,
     )  # fmt: skip

@@ -21,11 +21,11 @@ ENTROPY = tl.constexpr(NAMES.index("entropy_bounded"))
 
 @triton.jit
 def plan_kernel(
-    numbers, cursor, tiles, blocks, rows, slots, texts, room,
+    numbers, masked, cursor, tiles, blocks, head_rows, places, rows, slots, texts, room, heads,
     BLOCK: tl.constexpr, SHIFT: tl.constexpr, SLOTS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """`plan.plan_step` without the rows, by one program. `blocks` [room, 2]: (slot, first position) of each block of
-    rows; it and `tiles` hold -1 before. `rows`: see `Slots`."""
+    """`plan.plan_step` without most of the rows, by one program. `blocks` [room, 2]: (slot, first position) of each
+    block of rows; it, `tiles` and `places` [heads] hold -1 before. `rows`: see `Slots`."""
     index = tl.arange(0, SLOTS)
     start = tl.load(cursor)
     turn = (start + index) % slots
@@ -35,8 +35,11 @@ def plan_kernel(
     if SHIFT:
         two = tl.zeros_like(two)
     need = active * (1 + two)
-    last_block, last_text = tl.cumsum(need, 0), tl.cumsum(active, 0)
-    takes_part = (active > 0) & (last_block <= room) & (last_text <= texts)
+    count = tl.zeros_like(need)
+    for lane in range(BLOCK):
+        count += tl.load(masked + turn * BLOCK + lane, active > 0, other=0).to(tl.int32)
+    last_block, last_head, last_text = tl.cumsum(need, 0), tl.cumsum(count, 0), tl.cumsum(active, 0)
+    takes_part = (active > 0) & (last_block <= room) & (last_text <= texts) & (last_head <= heads)
     waits = tl.min(tl.where((active > 0) & ~takes_part, index, SLOTS), 0)
     if waits < SLOTS:
         tl.store(cursor, (start + waits) % slots)
@@ -53,15 +56,21 @@ def plan_kernel(
     tl.store(blocks + block * 2 + 1, first, takes_part)
     tl.store(blocks + block * 2 + 2, turn, takes_part & (two > 0))
     tl.store(blocks + block * 2 + 3, first + BLOCK, takes_part & (two > 0))
+    head = last_head - count
+    for lane in range(BLOCK):
+        want = tl.load(masked + turn * BLOCK + lane, takes_part, other=0).to(tl.int32)
+        tl.store(head_rows + head, last_block * BLOCK - BLOCK + lane, want > 0)
+        tl.store(places + head, (last_text - 1) * BLOCK + lane, want > 0)
+        head += want
 
 
 @triton.jit
 def rows_kernel(
     tiles, blocks, numbers, ids, masked, uniforms,
-    slots_out, positions_out, ids_out, head_rows, wanted, numbers_out,
+    slots_out, positions_out, ids_out, wanted, numbers_out,
     context, draws, texts, BLOCK: tl.constexpr, PADDED: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The rows of one block and, by the first `texts` programs, what the head needs to know of one tile."""
+    """The rows of one block and, by the first `texts` programs, what is masked in one text, with random numbers."""
     index, lane = tl.program_id(0), tl.arange(0, PADDED)
     inside = lane < BLOCK
     slot, first = tl.load(blocks + index * 2), tl.load(blocks + index * 2 + 1)
@@ -74,9 +83,7 @@ def rows_kernel(
     if index < texts:
         slot = tl.load(tiles + index * 4)
         used = slot + tl.zeros_like(lane) >= 0
-        last = tl.load(tiles + index * 4 + 1) + tl.load(tiles + index * 4 + 3)
         want = tl.load(masked + slot * BLOCK + lane, inside & used, other=0).to(tl.int32)
-        tl.store(head_rows + out, tl.where(used, last - BLOCK + lane, 0), inside)
         tl.store(wanted + out, want.to(tl.int8), inside)
         drawn = tl.load(numbers + slot * NUMBERS + DRAWN + tl.zeros_like(lane), used, other=0)
         place = drawn + tl.cumsum(want, 0) - want
