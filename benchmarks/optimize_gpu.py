@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import threading
 import time
 import traceback
@@ -236,4 +237,7 @@ def summed(counts: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str, i
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"optimize_gpu.py: {error}")

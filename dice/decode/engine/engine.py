@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dice.decode.block_diffusion import check_denoising_steps, new_texts
 from dice.decode.engine.pages import Pages
-from dice.decode.engine.plan import Room
+from dice.decode.engine.plan import Room, blocks_needed
 from dice.decode.engine.residents import Handle, Residents
 from dice.decode.engine.runner import Piece, Results, Runner
 from dice.decode.engine.slots import Shape, truncates
@@ -255,11 +255,7 @@ class Engine:
         owners = {handle.slot: handle for handle in self._residents.in_state("writing")}
         if not owners:
             return None
-        blocks = len(owners)
-        if not self.shift:
-            blocks += sum(handle.text.uncommitted for handle in owners.values())
-            masked = sum(len(handle.text.masked) for handle in owners.values())
-            blocks = max(blocks, -(-2 * masked // self.shape.block_size))  # see `Room.heads`
+        blocks = blocks_needed([handle.text for handle in owners.values()], self.shape)
         cuts = any(truncates(handle.config, self.shape.vocab_size) for handle in owners.values())
         asked = {slot: one.config.top_logprobs for slot, one in owners.items() if one.config.top_logprobs}
         self._residents.tell_prefixes()

@@ -7,6 +7,7 @@ says does not depend on it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from dice.decode.engine import slots as at
 from dice.decode.engine.slots import Shape, Slots
+from dice.decode.text import Text
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,14 @@ class Room:
         many a step and are anywhere in their blocks, and all are in a step with two blocks for each text."""
         most = self.texts * shape.block_size
         return most if shape.shift else min(most, self.blocks * shape.block_size // 2)
+
+
+def blocks_needed(texts: Sequence[Text], shape: Shape) -> int:
+    """Of the least step with room for all `texts`: for their rows, and for the logits of what is masked in them."""
+    if shape.shift:
+        return len(texts)
+    masked = sum(len(text.masked) for text in texts)
+    return max(len(texts) + sum(text.uncommitted for text in texts), -(-2 * masked // shape.block_size))
 
 
 @dataclass(frozen=True)
