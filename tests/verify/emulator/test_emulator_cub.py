@@ -74,6 +74,34 @@ def test_items_that_change_hands() -> None:
     assert y.tolist() == [*x, *x[::-1]]
 
 
+def test_items_that_differ_from_their_neighbours() -> None:
+    x, y = np.repeat(drawn(32), 2)[1:].tolist() + [5], np.zeros(256, np.int32)
+    x = np.array(x, np.int32)
+    case("blocksort.cu").call("h_flagged", x, y)
+    differs = x[1:] != x[:-1]
+    assert y[:64].tolist() == [1, *differs]
+    assert y[64:128].tolist() == [0, *differs] and y[128:192].tolist() == [*differs, 1]
+    assert y[192:].tolist() == [*(differs | (np.arange(1, 64) % 8 == 0)), 1]
+
+
+def test_histograms_of_a_block() -> None:
+    x = np.random.default_rng(4).integers(0, 16, 128).astype(np.uint8)
+    counts, added = np.full(16, 9, np.uint32), np.full(16, 3, np.uint32)
+    case("blocksort.cu").call("h_counted", x, counts, added)
+    expected = np.bincount(x, minlength=16)
+    assert counts.tolist() == expected.tolist() and added.tolist() == (3 + expected).tolist()
+
+
+def test_differences_of_neighbours() -> None:
+    x, y = drawn(64), np.zeros(256, np.int32)
+    case("blocksort.cu").call("h_differences", x, y, 51)
+    left, right = np.diff(x, prepend=0), -np.diff(x, append=1000)
+    assert y[:64].tolist() == [x[0], *left[1:]]
+    assert y[64:128].tolist() == [x[0] - 7, *left[1:51], *x[51:]]
+    assert y[128:192].tolist() == right.tolist()
+    assert y[192:].tolist() == [*right[:50], *x[50:]]
+
+
 def test_bytes_and_halves_of_a_word() -> None:
     words, out = np.array([0x80FF0110, 0x7F01FF20], np.uint32), np.zeros(10, np.uint32)
     case("blocksort.cu").call("h_bytes", words, out)

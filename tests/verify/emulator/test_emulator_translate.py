@@ -98,7 +98,7 @@ def test_compiler_errors_point_at_the_candidates_line() -> None:
         ("#include <thrust/set_operations.h>", "Thrust"),
         ("#include <cub/device/device_copy.cuh>", "CUB"),
         ("void f() { cub::DeviceCopy::Batched(a, b, c, d, e, f); }", "CUB"),
-        ("typedef cub::BlockHistogram<int, 32, 4, 8> Counts;", "CUB"),
+        ("typedef cub::BlockRunLengthDecode<int, 32, 4, 8> Runs;", "CUB"),
         ("#include <cuda/pipeline>", "libcu++"),
         ("__global__ void k() { cuda::latch<x> b; }", "libcu++"),
         ("cudaTextureObject_t t;", "textures"),

@@ -1,6 +1,10 @@
-// CUB inside a block and a warp: loads and stores, exchanges, reductions, scans and sorts; and device-wide. Its other parts are named as missing.
+// CUB inside a block and a warp: loads and stores, exchanges, differences, histograms, reductions, scans and sorts; and
+// device-wide. Its other parts are named as missing.
 #pragma once
+#include <cub/block/block_adjacent_difference.cuh>
+#include <cub/block/block_discontinuity.cuh>
 #include <cub/block/block_exchange.cuh>
+#include <cub/block/block_histogram.cuh>
 #include <cub/block/block_load.cuh>
 #include <cub/block/block_radix_sort.cuh>
 #include <cub/block/block_reduce.cuh>

@@ -9,6 +9,12 @@ namespace cub {
 using Sum = ::cuda::std::plus<>;
 using Max = ::cuda::maximum<>;
 using Min = ::cuda::minimum<>;
+struct Equality {
+  template <class A, class B> bool operator()(const A& a, const B& b) const { return a == b; }
+};
+struct Inequality {
+  template <class A, class B> bool operator()(const A& a, const B& b) const { return a != b; }
+};
 
 template <class K, class V>
 struct KeyValuePair {
