@@ -269,10 +269,11 @@ def forward_limit(
 
 
 def measure_ceilings(device: torch.device, dtype: torch.dtype, *, fp8: bool = False) -> Ceilings:
-    """Bandwidth from a sum over more memory than caches hold, rates from a second's chain of products."""
+    """Bandwidth from a sum over more memory than caches hold, the best of five times, since a pause of the host is long
+    beside it; rates from a second's chain of products."""
     cuda = device.type == "cuda"
     numbers = torch.ones((2**31 if cuda else 2**25) // 4, device=device)
-    bandwidth = numbers.numel() * 4 / _seconds(numbers.sum, device, 20 if cuda else 3)
+    bandwidth = numbers.numel() * 4 / min(_seconds(numbers.sum, device, 20 if cuda else 3) for _ in range(5))
     del numbers
     size = 8192 if cuda else 512
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))

@@ -255,6 +255,32 @@ def nano_rows() -> str:
 
 
 @part
+def decoding() -> str:
+    stages = read("engine/h200")["stages"]
+    runs = {"SDAR-8B": stages["rates"]["fewer_logits"]["rows"], "SDAR-4B": stages["4b"]["rows"]}
+    lines = [
+        [
+            model, str(row["batch"]), str(row["t"]), f"{row['tokens_per_s']:,.0f}", f"{row['forward_ms']:.2f}",
+            f"{100 * row['tokens_per_s'] / row['limit_tokens_per_s']:.0f}%",
+        ]
+        for model, found in runs.items()
+        for row in sorted(found, key=lambda row: (row["batch"], row["t"]))
+    ]  # fmt: skip
+    plain, stock = (
+        next(row["tokens_per_s"] for row in stages["8b"]["rows"] if row["who"] == who)
+        for who in ("plain", "transformers")
+    )
+    four, rollouts = stages["4b"], stages["rollouts"]
+    versions = f"torch {four['versions']['torch']}, triton {four['versions']['triton']}"
+    head = "shapes | texts at once | tokens a forward of each | tokens a second | ms a forward | of the limit"
+    return (
+        f"{table(head, lines)}\n\nO{four['hardware'][1:]}; {versions}. One text at 8B shapes: `transformers` generates "
+        f"{stock:.0f} tokens a second, the plain decoder {plain:.0f} (another card). A step of RL's answers at 8B, "
+        f"{rollouts['what']}, takes {rollouts['seconds']:.0f} s.\n\n{rows('engine/h200')}"
+    )
+
+
+@part
 def sft_speed() -> str:
     found = []
     for name, label in (("1.7b", "1.7B shapes"), ("mini", "mini")):
