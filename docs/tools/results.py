@@ -251,7 +251,7 @@ def nano_rows() -> str:
     return rows("nano/summary", "nano/summary_prose_free", "nano/summary_before", "nano/plain")
 
 
-# Training
+# Decoding on a GPU
 
 
 @part
@@ -278,6 +278,9 @@ def decoding() -> str:
         f"{stock:.0f} tokens a second, the plain decoder {plain:.0f} (another card). A step of RL's answers at 8B, "
         f"{rollouts['what']}, takes {rollouts['seconds']:.0f} s.\n\n{rows('engine/h200')}"
     )
+
+
+# Training
 
 
 @part

@@ -15,7 +15,7 @@ from dice.decode.autoregressive import generate_autoregressive
 from dice.decode.block_diffusion import denoise, new_texts
 from dice.decode.engine import batch
 from dice.decode.engine.engine import Engine
-from dice.decode.engine.plan import Room
+from dice.decode.engine.plan import Room, blocks_needed, plan_step
 from dice.decode.engine.runner import Runner
 from dice.decode.engine.weights import Projection
 from dice.decode.request import ContextLengthError, DecodeConfig, DecodeError, StepEvent
@@ -107,6 +107,20 @@ def test_whoever_finds_no_room_in_a_step_waits_for_the_next(model: SDAR) -> None
     engine.run()
     for handle, request in zip(handles, wanted, strict=True):
         assert_same(handle.trace, plain(model, request))
+
+
+@pytest.mark.parametrize("lengths", [(8, 8, 8, 8, 8), (5, 6, 7, 8, 9), (7, 7, 7, 7, 7)])
+def test_the_least_step_with_room_for_all_takes_all(model: SDAR, lengths: tuple[int, ...]) -> None:
+    """Whole blocks of masks need logits for more rows than they have; few masks need rows alone."""
+    engine = engine_for(model)
+    config = DecodeConfig(max_new_tokens=30, stop_ids=frozenset())
+    handles = submit(engine, [Request(prompt_of(length), config, length) for length in lengths])
+    with torch.inference_mode():
+        engine._read_prompts()
+    blocks = blocks_needed([handle.text for handle in handles], engine.shape)
+    assert blocks >= len(lengths)
+    taken = [len(plan_step(engine._runner.slots, Room(len(lengths), count)).tiles) for count in (blocks, blocks - 1)]
+    assert taken[0] == len(lengths) > taken[1]
 
 
 def test_everyone_has_a_turn(model: SDAR) -> None:

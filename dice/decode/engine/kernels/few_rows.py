@@ -146,7 +146,7 @@ def tune_parts(forward: PagedForward, rows: int) -> None:
     kinds = forward.alike()
     for projections in (kinds[number] for number in ADDED):
         weight = projections[0].weight
-        if projections[0].bias is not None or weight.shape[1] % 16:
+        if projections[0].bias is not None or weight.shape[1] % 16:  # halves of a row of weights begin at 16 bytes
             continue
         key = (rows, *weight.shape, weight.dtype, weight.device, len(projections))
         if key not in _in_parts:
