@@ -168,6 +168,30 @@ def test_equal_values_have_no_variance(tmp_path: Path, monkeypatch: pytest.Monke
     check(tmp_path, several, x, near)
     monkeypatch.setattr(passes, "MOST_KEPT", 0)
     check(tmp_path, several, x, near)
+    for module, name, number in ((layout, "LEAST_PART", 100), (layout, "LEAST_COLUMN", 2), (layout, "ENOUGH", 1000)):
+        monkeypatch.setattr(module, name, number)
+    assert "mid" in check(tmp_path, several, x, near)
+
+
+@pytest.mark.parametrize("most_kept", [passes.MOST_KEPT, 0])
+def test_moments_of_few_long_rows_take_one_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_kept: int
+) -> None:
+    """Of the parts, then one small kernel that has all results of a number a row, then the one that normalises."""
+    monkeypatch.setattr(passes, "MOST_KEPT", most_kept)
+    x = torch.randn(4, 3, 64, 64) * torch.tensor([1.0, 1e-3, 30.0]).view(3, 1, 1) + 100
+    x[:2, 1] += 5.0  # parts whose means are far from each other
+    weight, bias = torch.randn(3), torch.randn(3)
+
+    def several(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        variance, mean = torch.var_mean(x, (0, 2, 3), correction=0)
+        return F.relu(F.batch_norm(x, None, None, weight, bias, training=True)), mean, variance
+
+    cuda = check(tmp_path, several, x, weight, bias)
+    first, second, third = cuda.split("__global__")[1:]
+    assert "inputs_0[" in first and "out" not in first
+    assert "out1[row]" in second and "out2[row]" in second and "inputs_0" not in second
+    assert "out0" in third and "sum" not in third.split("torch::Tensor")[0]
 
 
 def test_threads_share_rows_by_how_they_lie() -> None:

@@ -222,7 +222,7 @@ class Emitter(Lines):
         """`high * extent + low`, where `low` is less than `extent`, and `high` less than `rows`."""
         if high == "0":
             return low
-        if low == "0" and extent == 1:
+        if extent == 1:
             return high
         text = times(high, extent, rows * extent)
         name = self.index(text if low == "0" else f"{text} + {low}", rows * extent)

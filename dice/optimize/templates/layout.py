@@ -69,22 +69,45 @@ def reduced(value: Value, over: Sequence[int], kind: str, dtype: str = "") -> Re
     """Without the reduced dimensions. Few long rows are reduced in parts first, each by threads of its own."""
     rank, dtype = len(value.shape), dtype or value.dtype
     dims = tuple(sorted({index % rank for index in over})) if rank else ()
+    shape = tuple(extent for index, extent in enumerate(value.shape) if index not in dims)
+    cut = None if kind.startswith("arg") else in_parts(value, dims)
+    if cut is None:
+        return Reduced(shape, dtype, value, dims, kind)
+    long, dim = cut
+    return joined(part_of(long, dim, kind, dtype), dim, kind)
+
+
+def in_parts(value: Value, over: Sequence[int]) -> tuple[Value, int] | None:
+    """The value with its rows in parts, and the dimension along which a part lies; the one before it numbers the parts.
+    None where rows are short, or enough to keep a large GPU busy as they are."""
+    rank = len(value.shape)
+    dims = tuple(sorted({index % rank for index in over})) if rank else ()
     left = [index for index in range(rank) if index not in dims]
     shape = tuple(value.shape[index] for index in left)
     rows, length = math.prod(shape), value.numel // max(math.prod(shape), 1)
-    whole = Reduced(shape, dtype, value, dims, kind)
-    if kind.startswith("arg") or length < 2 * min(LEAST_PART, LEAST_COLUMN):
-        return whole
-    if rows > 1 and Layout(whole).lie == "down":  # parts of columns, side by side in memory as the columns are
+    if length < 2 * min(LEAST_PART, LEAST_COLUMN):
+        return None
+    if rows > 1 and Layout(Reduced(shape, value.dtype, value, dims)).lie == "down":
         parts = _parts(-(-rows // 32), length, COLUMN_BLOCKS, LEAST_COLUMN)
-        long, dim = viewed(permuted(value, [*dims, *left]), (parts, length // parts, *shape)), 1
-    else:
-        parts = _parts(rows, length, BLOCKS, LEAST_PART)
-        long, dim = viewed(permuted(value, [*left, *dims]), (*shape, parts, length // parts)), len(shape) + 1
+        if parts == 1:
+            return None
+        # Parts of columns lie side by side in memory, as the columns do.
+        return viewed(permuted(value, [*dims, *left]), (parts, length // parts, *shape)), 1
+    parts = _parts(rows, length, BLOCKS, LEAST_PART)
     if parts == 1:
-        return whole
-    in_parts = Reduced((*long.shape[:dim], *long.shape[dim + 1 :]), dtype, long, (dim,), kind)
-    return Reduced(shape, dtype, in_parts, (dim - 1,), kind)
+        return None
+    return viewed(permuted(value, [*left, *dims]), (*shape, parts, length // parts)), len(shape) + 1
+
+
+def part_of(long: Value, dim: int, kind: str, dtype: str) -> Reduced:
+    """What each part comes to, of a value as `in_parts` gives it."""
+    return Reduced((*long.shape[:dim], *long.shape[dim + 1 :]), dtype, long, (dim,), kind)
+
+
+def joined(of_parts: Value, dim: int, kind: str) -> Reduced:
+    """What the parts come to together; `dim` as `in_parts` gives it."""
+    shape = (*of_parts.shape[: dim - 1], *of_parts.shape[dim:])
+    return Reduced(shape, of_parts.dtype, of_parts, (dim - 1,), kind)
 
 
 def _parts(blocks: int, length: int, most: int, least: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from dice.optimize.graph import Node, Spec
 from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, is_float
 from dice.optimize.templates.indexing import Chosen
-from dice.optimize.templates.layout import reduced
+from dice.optimize.templates.layout import in_parts, joined, reduced
 from dice.optimize.templates.pointwise import RULES, apply, rule, where
 from dice.optimize.templates.shapes import expanded, sliced, viewed
 from dice.optimize.templates.values import (
@@ -19,8 +19,10 @@ from dice.optimize.templates.values import (
     Moved,
     Pointwise,
     Positional,
+    Reduced,
     Scanned,
     Softmax,
+    Together,
     Value,
 )
 
@@ -70,24 +72,63 @@ def mean_of(value: Value, over: Sequence[int]) -> Value:
 def moments(value: Value, over: Sequence[int], correction: float = 0.0) -> tuple[Value, Value]:
     """Mean and variance with the dimensions in place. What is summed is how far elements are from the first one, and
     then the squared distances from the mean: near-equal numbers keep their digits, and equal ones have no variance."""
-    dtype = accumulated(value.dtype)
+    average, squares, _ = statistics(value, over)
     count = math.prod(value.shape[index] for index in over)
+    return average, point("x / y", squares.dtype, squares.shape, squares, max(count - correction, 0.0))
+
+
+def statistics(value: Value, over: Sequence[int]) -> tuple[Value, Value, Value]:
+    """The mean, the sum of squared distances from it, and the plain sum, with the dimensions in place."""
     known = value.statistics.get(tuple(over))
-    if known is None:
-        first = value
-        for index in over:
-            first = sliced(first, index % len(value.shape), 0, 1)
-        apart = point("x - y", dtype, value.shape, value, first)
-        summed = reduced(apart, over, "sum", dtype)
-        mean = point("x + y / w", dtype, first.shape, first, kept(summed, value, over), float(count))
-        centred = point("x - y", dtype, value.shape, value, mean)
-        squared = point("x * x", dtype, value.shape, centred)
-        squares = reduced(squared, over, "sum", dtype)
-        if summed.source is apart and squares.source is squared:
-            summed.together = squares.together = Moments(apart, summed, squares)
-        known = value.statistics[tuple(over)] = mean, kept(squares, value, over)
-    average, spread = known
-    return average, point("x / y", dtype, spread.shape, spread, max(count - correction, 0.0))
+    if known is not None:
+        return known
+    dtype, count = accumulated(value.dtype), math.prod(value.shape[index] for index in over)
+    cut = in_parts(value, over)
+    first = _first(value, over)
+    if cut is None:
+        summed, squares, plain = _of_rows(value, first, over, dtype)
+    else:
+        summed, squares, plain = _of_parts(*cut, dtype)
+    mean = point("x + y / w", dtype, first.shape, first, kept(summed, value, over), float(count))
+    value.statistics[tuple(over)] = known = mean, kept(squares, value, over), kept(plain, value, over)
+    return known
+
+
+def _first(value: Value, over: Sequence[int]) -> Value:
+    for index in over:
+        value = sliced(value, index % len(value.shape), 0, 1)
+    return value
+
+
+def _of_rows(value: Value, first: Value, over: Sequence[int], dtype: str) -> tuple[Reduced, Reduced, Reduced]:
+    """Of each row: the sum of its distances from `first`, the sum of squared distances from its mean, the plain sum."""
+    rank, shape = len(value.shape), value.shape
+    dims = tuple(sorted({index % rank for index in over}))
+    left = tuple(extent for index, extent in enumerate(shape) if index not in dims)
+    apart = point("x - y", dtype, shape, value, first)
+    summed = Reduced(left, dtype, apart, dims)
+    total_again = kept(summed, value, dims)
+    mean = point("x / y", dtype, total_again.shape, total_again, float(math.prod(shape[index] for index in dims)))
+    centred = point("x - y", dtype, shape, apart, mean)
+    squares = Reduced(left, dtype, point("x * x", dtype, shape, centred), dims)
+    plain = Reduced(left, dtype, value, dims)
+    summed.together = squares.together = plain.together = Moments((summed, squares, plain), apart, value)
+    return summed, squares, plain
+
+
+def _of_parts(long: Value, dim: int, dtype: str) -> tuple[Reduced, Reduced, Reduced]:
+    """The same of rows in parts: a part's squared distances are from its own mean, whose distance from the row's mean is
+    added, as Chan, Golub and LeVeque have it (Updating Formulae, 1979)."""
+    sums, squares, plain = _of_rows(long, _first(long, [dim - 1, dim]), [dim], dtype)
+    length, whole = float(long.shape[dim]), float(long.shape[dim] * long.shape[dim - 1])
+    summed = joined(sums, dim, "sum")
+    total_again = kept(summed, sums, [dim - 1])
+    mean = point("x / y", dtype, total_again.shape, total_again, whole)
+    gap = point("x / y - w", dtype, sums.shape, sums, length, mean)
+    spread = joined(point("x + y * w * w", dtype, sums.shape, squares, length, gap), dim, "sum")
+    joined_plain = joined(plain, dim, "sum")
+    summed.together = spread.together = joined_plain.together = Together((summed, spread, joined_plain))
+    return summed, spread, joined_plain
 
 
 def _arguments(node: Node, given: list[Any], options: Keywords) -> tuple[Value, list[int], bool]:
@@ -160,7 +201,8 @@ def _variance(node: Node, given: list[Any], options: Keywords) -> Any:
     results = [viewed(spread, first.shape)]
     if isinstance(node.output, tuple):
         # A mean near zero has its digits from a plain sum: a distance from the first element has only that one's.
-        mean = mean_of(value, over)
+        plain = statistics(value, over)[2]
+        mean = point("x / y", plain.dtype, plain.shape, plain, float(math.prod(value.shape[index] for index in over)))
         results.append(viewed(point("x", first.dtype, mean.shape, mean), first.shape))
         return tuple(results)
     return results[0]
@@ -209,7 +251,7 @@ def _softmax(node: Node, given: list[Any], options: Keywords) -> Value:
     exponents = point("exp(x)", dtype, value.shape, shifted)
     in_all = reduced(exponents, over, "sum", dtype)
     if highest.source is value and in_all.source is exponents:
-        highest.together = in_all.together = Softmax(value, highest, in_all)
+        highest.together = in_all.together = Softmax((highest, in_all), value)
     summed = kept(in_all, value, over)
     if "log" in node.base:
         return apply(node, "x - log(y)", shifted, summed)

@@ -13,6 +13,7 @@ from dice.optimize.templates.pointwise import written
 from dice.optimize.templates.teams import beats, best_helper, combine, start_of
 from dice.optimize.templates.text import Constants, KernelText, Store, as_stored, function, indented, stored
 from dice.optimize.templates.values import (
+    InOnePass,
     Moments,
     Moved,
     Pointwise,
@@ -37,8 +38,9 @@ class Rows(Layout):
         wide = [store.value for store in stores if store.value.numel != self.number]
         width = width_for(wide, passes, math.prod(self.shape))
         keep = self._common(passes)
+        given = [value for value in keep if value.memory]  # where there is no room for what is made of those, too
         for vectors in (width, 1) if width > 1 and self.length % width == 0 else (1,):
-            for kept in (keep, []) if keep else ([],):
+            for kept in (keep, given, []) if keep else ([],):
                 kernel = RowKernel(self, Constants(name), vectors, kept, own, len(passes) == 1 or bool(kept))
                 if kernel.has_room:
                     text = kernel.write(name, stores)
@@ -70,11 +72,18 @@ class Rows(Layout):
         found = [self._plain(one) for one in passes]
         while True:
             counts = Counter(key for one in found for key in one)
+            splits = {key: self._sources(value) for one in found for key, value in one.items()}
+            # What is made of the one value that another pass computes is left to that, which then both have in common.
+            by_another = {
+                key for key, of in splits.items() if len(of) == 1 and not of.keys().isdisjoint(counts.keys() - {key})
+            }
+            shared = {own for key in by_another for own in splits[key]}
+            alone = {key for key, count in counts.items() if count == 1} - shared
             taken_apart = [
                 {
                     key: value
-                    for own in one.values()
-                    for key, value in (self._sources(own) if counts[id(own)] == 1 else {id(own): own}).items()
+                    for own in one
+                    for key, value in (splits[own] if own in by_another | alone else {own: one[own]}).items()
                 }
                 for one in found
             ]
@@ -166,14 +175,18 @@ class RowKernel(Passes):
         if id(value) not in self._sums:
             together = value.together
             with self.e.before():
-                if together is None or self.kept or not {id(one) for one in together.both} <= self._written:
+                if not isinstance(together, InOnePass) or self.kept or not self._has(*together.pair):
                     name = self._best(value) if value.kind.startswith("arg") else self._sum(value)
                     self._sums[id(value)] = name
+                elif isinstance(together, Moments):
+                    self._moments(together)
                 elif isinstance(together, Softmax):
                     self._softmax(together)
-                else:
-                    self._moments(together)
         return self._sums[id(value)]
+
+    def _has(self, *values: Reduced) -> bool:
+        """Whether all of them are reduced here."""
+        return {id(one) for one in values} <= self._written
 
     def _name(self, value: Reduced) -> str:
         stem = {"sum": "sum", "max": "top", "min": "low", "prod": "product"}.get(value.kind, value.kind)
@@ -219,9 +232,10 @@ class RowKernel(Passes):
 
     def _softmax(self, of: Softmax) -> None:
         """The maximum and the sum of exponents in one pass: the sum so far is scaled where there is a new maximum."""
-        e, dtype = self.e, of.total.dtype
+        highest, summed = of.pair
+        e, dtype = self.e, summed.dtype
         ctype, vector = computed(dtype), self.width > 1
-        top, total = self._name(of.top), self._name(of.total)
+        top, total = self._name(highest), self._name(summed)
         own = "own[k]" if vector else "own"
         e.frames[0].lines.append(f"{ctype} {top} = -INFINITY, {total} = {start_of('sum', dtype)};")
         scale = written("x == y ? 1 : exp(x - y)", dtype, x=top, y="higher")
@@ -240,16 +254,19 @@ class RowKernel(Passes):
             self._share("max", ctype, top)
             lines.append(f"{total} *= {written('x == y ? 1 : exp(x - y)', dtype, x=f'own_{top}', y=top)};")
             self._share("sum", ctype, total)
-        self._sums |= {id(of.top): top, id(of.total): total}
+        self._sums |= {id(highest): top, id(summed): total}
 
     def _moments(self, of: Moments) -> None:
         """The sum of the elements and of their squared distances from the mean in one pass: each thread follows mean
         and squares of what it has seen (Welford), a vector at a time."""
-        e, dtype, width = self.e, of.total.dtype, self.width
+        summed, squared, *more = of.members
+        e, dtype, width = self.e, summed.dtype, self.width
         ctype, zero = computed(dtype), literal(0, dtype)
-        total, squares = self._name(of.total), self._name(of.squares)
+        total, squares = self._name(summed), self._name(squared)
         mean, seen = e.declare(e.fresh("mean"), 0), e.declare(e.fresh("seen"), 0)
         e.frames[0].lines.append(f"{ctype} {mean} = {zero}, {squares} = {zero}, {seen} = {zero};")
+        also = [self._name(one) for one in more if self._has(one)]
+        e.frames[0].lines += [f"{ctype} {name} = {zero};" for name in also]
         each = f"#pragma unroll\nfor (int k = 0; k < {width}; k++) "
         # A division that rounds has a branch, which the reads of later vectors would wait for.
         over = "__fdividef({}, {})" if ctype == "float" else "{} / ({})"
@@ -276,14 +293,17 @@ class RowKernel(Passes):
             e.line(f"own[k] = {text};" if width > 1 else f"own = {text};")
             if width > 1:
                 e.line("near += own[k];")
+            for name in also:
+                e.line(f"{name} += {cast(of.plain.load(e, place), of.plain.dtype, dtype)};")
         e.frames[0].lines.append(f"{ctype} {total} = {seen} * {mean};")
         self._share("sum", ctype, total)
         e.frames[0].lines += [
             f"{mean} -= {total} / {literal(self.rows.length, dtype)};",
             f"{squares} += {seen} * {mean} * {mean};",
         ]
-        self._share("sum", ctype, squares)
-        self._sums |= {id(of.total): total, id(of.squares): squares}
+        for name in (squares, *also):
+            self._share("sum", ctype, name)
+        self._sums |= {id(one): name for one, name in zip(of.members, (total, squares, *also), strict=False)}
 
 
 # ---- windows: rows that one thread reduces where they are read, instead of a tensor of them before ------------------

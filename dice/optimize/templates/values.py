@@ -33,13 +33,13 @@ Keywords = dict[str, Any]  # an operator's, by PyTorch's names: values of these,
 
 @dataclass(eq=False)
 class Value:
-    """`memory`: the tensor that holds it, once it was computed. `statistics`: its mean and its sum of squared
-    deviations over some dimensions, once somebody asked."""
+    """`memory`: the tensor that holds it, once it was computed. `statistics`: its mean over some dimensions, the sum of
+    squared distances from that and the plain sum, once somebody asked."""
 
     shape: tuple[int, ...]
     dtype: str
     memory: str = field(default="", init=False)
-    statistics: dict[tuple[int, ...], tuple[Value, Value]] = field(default_factory=dict, init=False, repr=False)
+    statistics: dict[tuple[int, ...], tuple[Value, Value, Value]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def numel(self) -> int:
@@ -159,7 +159,7 @@ class Reduced(Value):
     source: Value = None  # type: ignore[assignment]
     over: tuple[int, ...] = ()
     kind: str = "sum"
-    together: Softmax | Moments | None = field(default=None, init=False, repr=False)  # with what one pass can have it
+    together: Together | None = field(default=None, init=False, repr=False)
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -181,29 +181,34 @@ class Reduced(Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Softmax:
-    """A row's maximum, and the sum of exp(x - maximum): both can be had in one pass."""
+class Together:
+    """Reductions of the same rows, which one kernel has: who needs one of them needs the others."""
 
-    source: Value
-    top: Reduced
-    total: Reduced
-
-    @property
-    def both(self) -> tuple[Reduced, Reduced]:
-        return self.top, self.total
+    members: tuple[Reduced, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
-    """The sum of a row's elements, and that of their squared distances from the mean: both can be had in one pass."""
+class InOnePass(Together):
+    """The first two can be had in one pass over the source, though the second is made of the first."""
 
     source: Value
-    total: Reduced
-    squares: Reduced
 
     @property
-    def both(self) -> tuple[Reduced, Reduced]:
-        return self.total, self.squares
+    def pair(self) -> tuple[Reduced, Reduced]:
+        return self.members[0], self.members[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax(InOnePass):
+    """A row's maximum, and the sum of exp(x - maximum)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moments(InOnePass):
+    """The sum of a row's elements, and that of their squared distances from the mean. In the same pass, where that is
+    wanted, the third: the sum of `plain`, whose distance from the row's first element the source is."""
+
+    plain: Value
 
 
 Factor = Callable[[Emitter, str, str, str], "tuple[Value, Place]"]

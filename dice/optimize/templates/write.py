@@ -90,13 +90,13 @@ class Kernels:
         for index, value in enumerate(results):
             self.results.append(Store(value, "out" if len(results) == 1 else f"out{index}"))
         # A result that is an input, or another result, is copied.
-        waiting = [store for store in self.results]
-        while waiting:
-            waiting = self._some(waiting)
+        self._waiting = list(self.results)
+        while self._waiting:
+            self._some()
 
-    def _some(self, waiting: list[Store]) -> list[Store]:
-        """Write one kernel for the first of these and whatever it can store besides; what is left."""
-        first, *rest = waiting
+    def _some(self) -> None:
+        """Write one kernel for the first of what waits and whatever it can store besides, or for what comes before."""
+        first, *rest = self._waiting
         try:
             together = [first]
             for one in rest:
@@ -104,11 +104,15 @@ class Kernels:
             self._add(together)
         except NeedsMemory as need:
             self._compute(need.value)
-            return waiting
-        for store in together:  # what is made of it reads it there
+            return
+        self._have(together)
+
+    def _have(self, stored: Sequence[Store]) -> None:
+        """What is made of these reads them where they are."""
+        for store in stored:
             if not isinstance(store.value, Memory):
                 store.value.memory = store.value.memory or store.name
-        return [store for store in waiting if store not in together]
+        self._waiting = [store for store in self._waiting if store not in stored]
 
     def _fits(self, first: Store, other: Store) -> bool:
         if any(isinstance(one.value, Scanned) or _products_of(one.value) for one in (first, other)):
@@ -121,21 +125,41 @@ class Kernels:
         return first.value.numel == other.value.numel
 
     def _compute(self, value: Value) -> None:
-        """A kernel of its own for a value that another one reads."""
+        """A kernel of its own for a value that another one reads, and for what is had with it: sums of the same rows,
+        and results that are made of those alone."""
         if len(self.texts) >= MOST_KERNELS:
             raise CannotWrite(f"it takes more than {MOST_KERNELS} kernels")
-        self._count += 1
-        store = Store(value, f"mid{self._count}")
+        stores = [self._store_between(value)]
         while True:
             try:
-                self._add([store])
+                results = self._made_of(stores[0])
+                left = _reached([one.value for one in self._waiting if one not in results])
+                wanted = [one for one in _had_with(value) if id(one) in left and not one.memory]
+                stores = stores[:1] + [self._store_between(one) for one in wanted]
+                self._add([*stores, *results])
                 break
             except NeedsMemory as need:
-                if need.value is value:
+                if any(need.value is store.value for store in stores):
                     raise CannotWrite("its sums depend on each other in a way that has no rule") from None
                 self._compute(need.value)
-        self.between.append(store)
-        value.memory = store.name
+        self.between += stores
+        self._have([*stores, *results])
+
+    def _store_between(self, value: Value) -> Store:
+        self._count += 1
+        return Store(value, f"mid{self._count}")
+
+    def _made_of(self, sums: Store) -> list[Store]:
+        """The results that are made of nothing but these sums, and others of the same rows, a number for each row."""
+        number = sums.value.numel
+        small = [one for one in self._waiting if one.value.numel == number and leaves(one.value, Reduced)]
+        return [one for one in small if self._is_of_same_rows(sums, one)]
+
+    def _is_of_same_rows(self, sums: Store, other: Store) -> bool:
+        try:
+            return isinstance(sums.value, Reduced) and self._fits(sums, other)
+        except NeedsMemory:  # it is made of others, too
+            return False
 
     def _add(self, stores: list[Store]) -> None:
         name = f"{self._stem}_kernel" + (f"_{len(self.texts)}" if self.texts else "")
@@ -154,6 +178,23 @@ class Kernels:
         else:
             text = pointwise(name, stores)
         self.texts.append((text, tuple(stores)))
+
+
+def _had_with(value: Value) -> list[Value]:
+    """What the kernel that has this value can have besides, of the same rows."""
+    together = value.together if isinstance(value, Reduced) else None
+    return [one for one in together.members if one is not value] if together else []
+
+
+def _reached(values: Sequence[Value]) -> set[int]:
+    """All that is computed for these, by identity."""
+    seen, waiting = set[int](), list(values)
+    while waiting:
+        value = waiting.pop()
+        if id(value) not in seen:
+            seen.add(id(value))
+            waiting += value.sources if not value.memory else ()
+    return seen
 
 
 def _products_of(value: Value) -> list[Product]:
