@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from dice.optimize.printing import function_of
 from dice.optimize.regions import cut
 from dice.optimize.trace.capture_graph import export_graph
 from dice.optimize.whole.body import Body
-from dice.optimize.whole.compose import reached
+from dice.optimize.whole.compose import looked_up_once, reached
 from dice.verify.execution.running import Device
 
 
@@ -61,8 +62,8 @@ class Centred(nn.Module):
         return near.sum(-1) + torch.exp(first).sum() + torch.sin(self.centre).sum()
 
 
-def lines_of(module: nn.Module, x: torch.Tensor) -> tuple[list[str], list[str], str]:
-    """Functions of the regions in PyTorch, the statements between them, and what is returned."""
+def lines_of(module: nn.Module, x: torch.Tensor) -> tuple[list[str], list[str]]:
+    """Functions of the regions in PyTorch, and the statements between them."""
     graph = export_graph(module, (x,), {}, Device("emulated"), own_file=__name__).graph
     regions = cut(graph)
     names = {node.name: node.arguments[0] for node in graph.nodes if node.operator == "input"}
@@ -76,7 +77,9 @@ def lines_of(module: nn.Module, x: torch.Tensor) -> tuple[list[str], list[str], 
     body.effects()
     body.compute(references(graph.output))
     body.finish()
-    return texts, [statement.text for statement in body.statements], body.returned()
+    owners = [node.arguments[0].rpartition(".")[0] for node in graph.nodes if node.operator == "state"]
+    lines = [*(statement.text for statement in body.statements), f"return {body.returned()}"]
+    return texts, looked_up_once(owners, lines, f"{', '.join(inspect.signature(module.forward).parameters)} torch")
 
 
 @pytest.mark.parametrize(
@@ -96,13 +99,43 @@ def test_what_is_overwritten_is_read_before() -> None:
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
 
 
+class Named(nn.Module):
+    """Has a layer within a layer, and one that is called as what `forward` is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.ModuleDict({"norm": nn.BatchNorm1d(4), "gate": nn.Linear(4, 4)})])
+        self.batch, self.torch = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+        self.blocks[0].scale = nn.Parameter(torch.full((4,), 0.5))  # type: ignore[assignment]
+        self.blocks[0].shift = nn.Parameter(torch.ones(4))  # type: ignore[assignment]
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        block = self.blocks[0]
+        x = self.torch(self.batch(torch.sigmoid(block["gate"](block["norm"](batch)))))  # type: ignore[index]
+        return x * block.scale + block.shift  # type: ignore[operator]
+
+
+def test_a_part_is_looked_up_once() -> None:
+    """And is called by no name that means something else."""
+    lines, theirs, ours = compare(Named())
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+    names = [line for line in lines if re.fullmatch(r"\w+ = self[\w.\[\]']+", line)]
+    assert set(names) == {
+        "blocks_0_norm = self.blocks[0]['norm']",
+        "blocks_0_gate = self.blocks[0]['gate']",
+        "blocks_0 = self.blocks[0]",
+    }
+    text = "\n".join(lines)
+    assert text.count("self.blocks") == 3 and "self.batch.weight" in text and "self.torch.weight" in text
+
+
 def compare(module: nn.Module) -> tuple[list[str], nn.Module, nn.Module]:
     """The statements of a module's `forward`, which gave what it gives three times in a row, and both modules."""
     theirs, ours = copy.deepcopy(module).train(), copy.deepcopy(module).train()
-    functions, lines, returned = lines_of(copy.deepcopy(module).train(), torch.randn(6, 4))
+    functions, lines = lines_of(copy.deepcopy(module).train(), torch.randn(6, 4))
     space: dict[str, object] = {"torch": torch, "F": F}
     (given,) = inspect.signature(module.forward).parameters
-    text = "\n".join([f"def forward(self, {given}):", *(f"    {line}" for line in lines), f"    return {returned}"])
+    text = "\n".join([f"def forward(self, {given}):", *(f"    {line}" for line in lines)])
     exec("\n".join([*functions, text]), space)
     for _ in range(3):
         x = torch.randn(6, 4)

@@ -117,7 +117,7 @@ def _of_rows(value: Value, first: Value, over: Sequence[int], dtype: str) -> tup
 
 
 def _of_parts(long: Value, dim: int, dtype: str) -> tuple[Reduced, Reduced, Reduced]:
-    """The same of rows in parts: a part's squared distances are from its own mean, whose distance from the row's mean is
+    """The same of rows in parts: a part's squared distances are from its own mean, whose distance from the row's is
     added, as Chan, Golub and LeVeque have it (Updating Formulae, 1979)."""
     sums, squares, plain = _of_rows(long, _first(long, [dim - 1, dim]), [dim], dtype)
     length, whole = float(long.shape[dim]), float(long.shape[dim] * long.shape[dim - 1])

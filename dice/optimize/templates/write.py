@@ -129,19 +129,22 @@ class Kernels:
         and results that are made of those alone."""
         if len(self.texts) >= MOST_KERNELS:
             raise CannotWrite(f"it takes more than {MOST_KERNELS} kernels")
-        stores = [self._store_between(value)]
+        stores, alone = [self._store_between(value)], False
         while True:
             try:
-                results = self._made_of(stores[0])
+                results = [] if alone else self._made_of(stores[0])
                 left = _reached([one.value for one in self._waiting if one not in results])
                 wanted = [one for one in _had_with(value) if id(one) in left and not one.memory]
                 stores = stores[:1] + [self._store_between(one) for one in wanted]
                 self._add([*stores, *results])
                 break
             except NeedsMemory as need:
-                if any(need.value is store.value for store in stores):
+                if all(need.value is not store.value for store in stores):
+                    self._compute(need.value)
+                elif alone:
                     raise CannotWrite("its sums depend on each other in a way that has no rule") from None
-                self._compute(need.value)
+                else:  # a result is made of other rows' sums, too
+                    alone = True
         self.between += stores
         self._have([*stores, *results])
 

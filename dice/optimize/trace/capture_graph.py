@@ -279,7 +279,7 @@ def access(module: torch.nn.Module, path: str) -> str:
         is_list = isinstance(owner, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ParameterList)
         if is_list and part.isdecimal():
             text += f"[{part}]"
-        elif isinstance(owner, torch.nn.ModuleDict | torch.nn.ParameterDict):
+        elif isinstance(owner, torch.nn.ModuleDict | torch.nn.ParameterDict) and part in owner:
             text += f"[{part!r}]"
         elif part.isidentifier() and not keyword.iskeyword(part):
             text += f".{part}"

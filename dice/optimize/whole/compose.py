@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from keyword import iskeyword
 from typing import Protocol
 
 from dice import syntax
@@ -363,4 +364,22 @@ def _lines(unit: Unit, regions: Sequence[Region], pieces: Mapping[str, Inlined],
     plain = _numbers_alone(nodes)
     body.compute(name for name in references(unit.graph.output) if name not in plain)
     body.finish()
-    return [*given, *(statement.text for statement in body.statements), f"return {body.returned(plain)}"]
+    lines = [*given, *(statement.text for statement in body.statements), f"return {body.returned(plain)}"]
+    owners = [node.arguments[0].rpartition(".")[0] for node in nodes if node.operator == "state"]
+    others = [unit.signature, unit.call, *_conditions(unit, training)]
+    return looked_up_once(owners, lines, " ".join(others))
+
+
+def looked_up_once(owners: Sequence[str], lines: Sequence[str], others: str) -> list[str]:
+    """The lines with a name for each part of the module of which they read several tensors: finding it takes PyTorch
+    some microseconds each time, which for a hundred parts is as long as their kernels run. `others`: what stands in the
+    same function, whose names mean something else."""
+    text, found = "\n".join(lines), dict[str, str]()
+    for owner in sorted(filter(None, owners), key=len, reverse=True):  # a part before what it is a part of
+        name = re.sub(r"\W+", "_", owner).strip("_")
+        is_taken = iskeyword(name) or re.search(rf"(?<![\w.]){name}\b", f"{others}\n{text}")
+        if name.isidentifier() and not is_taken and text.count(f"{reached(owner)}.") > 1:
+            found[owner] = name
+            text = text.replace(f"{reached(owner)}.", f"{name}.")
+    names = [f"{found[owner]} = {reached(owner)}" for owner in dict.fromkeys(owners) if owner in found]
+    return [*names, *text.split("\n")]
