@@ -48,6 +48,8 @@ def test_what_is_put_in_order(tmp_path: Path) -> None:
         )
 
     check(tmp_path, several, x, whole)
+    # Sums of one size that are made of each other, and a result as small that is made of both.
+    check(tmp_path, lambda x: torch.sigmoid(x).argsort(-1).argsort(-1).to(x.dtype) / 9, x)
 
 
 def test_what_is_looked_up_in_sorted_values(tmp_path: Path) -> None:

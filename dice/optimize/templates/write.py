@@ -91,8 +91,12 @@ class Kernels:
             self.results.append(Store(value, "out" if len(results) == 1 else f"out{index}"))
         # A result that is an input, or another result, is copied.
         self._waiting = list(self.results)
-        while self._waiting:
-            self._some()
+        self._under_way: list[Value] = []  # values whose kernels wait for others
+        try:
+            while self._waiting:
+                self._some()
+        except NeedsMemory:
+            raise CannotWrite("its sums depend on each other in a way that has no rule") from None
 
     def _some(self) -> None:
         """Write one kernel for the first of what waits and whatever it can store besides, or for what comes before."""
@@ -130,6 +134,7 @@ class Kernels:
         if len(self.texts) >= MOST_KERNELS:
             raise CannotWrite(f"it takes more than {MOST_KERNELS} kernels")
         stores, alone = [self._store_between(value)], False
+        self._under_way.append(value)
         while True:
             try:
                 results = [] if alone else self._made_of(stores[0])
@@ -139,14 +144,23 @@ class Kernels:
                 self._add([*stores, *results])
                 break
             except NeedsMemory as need:
-                if all(need.value is not store.value for store in stores):
-                    self._compute(need.value)
-                elif alone:
-                    raise CannotWrite("its sums depend on each other in a way that has no rule") from None
-                else:  # a result is made of other rows' sums, too
-                    alone = True
+                missing = need.value
+            try:
+                self._compute_before(missing)
+            except NeedsMemory:  # of what waits for this: a result may be made of other rows' sums, too
+                if alone:
+                    self._under_way.pop()
+                    raise
+                alone = True
+        self._under_way.pop()
         self.between += stores
         self._have([*stores, *results])
+
+    def _compute_before(self, value: Value) -> None:
+        """Raises `NeedsMemory` for a value that waits for this one."""
+        if any(value is one for one in self._under_way):
+            raise NeedsMemory(value)
+        self._compute(value)
 
     def _store_between(self, value: Value) -> Store:
         self._count += 1

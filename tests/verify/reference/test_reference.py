@@ -9,6 +9,7 @@ import problem_texts as texts
 import pytest
 import torch
 
+from dice.verify.execution import changes
 from dice.verify.execution.inputs import ROTATED
 from dice.verify.execution.running import Device
 from dice.verify.ipc.messages import Step
@@ -48,6 +49,16 @@ def test_what_follows_from_an_order_among_equal_values_is_asked_of_nobody(make: 
     if family == "zeros":
         assert reference.trial(SECRET, step) is None
     assert reference.trial(SECRET, Step("trial 0", "given")) is not None
+
+
+@pytest.mark.parametrize("family", [changes.BELOW, changes.ABOVE])
+def test_scores_that_saturate_are_equal_too(make: Make, family: str) -> None:
+    """Where a sigmoid is one for all of them, no place is the best; of the scores themselves one is."""
+    step = Step("extra", family, core=False)
+    chosen = "i = {}.topk(3, dim=1)[1]\nreturn x.gather(1, i)"
+    inputs = "[torch.randn(batch_size, 40)]"
+    assert make(texts.problem(chosen.format("torch.sigmoid(x * 1e4)"), inputs)).trial(SECRET, step) is None
+    assert make(texts.problem(chosen.format("x"), inputs)).trial(SECRET, step) is not None
 
 
 def test_another_order_of_equal_values_is_right_and_of_others_is_not(make: Make) -> None:
