@@ -194,6 +194,17 @@ def test_moments_of_few_long_rows_take_one_pass(
     assert "out0" in third and "sum" not in third.split("torch::Tensor")[0]
 
 
+def test_rows_whose_last_dimension_has_no_whole_vectors(tmp_path: Path) -> None:
+    """An index into several dimensions still tells the row that it is in: all of it is one kernel."""
+
+    def several(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        variance, mean = torch.var_mean(x, (1, 2), correction=0, keepdim=True)
+        return (x - mean).relu() / (variance + 1e-3).sqrt(), variance.flatten() + mean.flatten(), mean * 2
+
+    cuda = check(tmp_path, several, torch.randn(7, 4, 33))
+    assert cuda.count("__global__") == 1 and "Vector<float, 4>" in cuda
+
+
 def test_threads_share_rows_by_how_they_lie() -> None:
     assert team_for(1 << 20, 64, 4, "along").lanes == 4
     assert team_for(1 << 20, 8, 4, "along").kind == "thread"

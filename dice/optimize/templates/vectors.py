@@ -73,6 +73,7 @@ class VectorEmitter(Emitter):
         self.ahead: dict[str, str] = {}
         self._whole: dict[str, int] = {}  # tensors read by vectors, and those read one by one, with their elements
         self._single: dict[str, int] = {}
+        self._rows_of: dict[str, tuple[str, int, str]] = {}  # rows, their length and places in them, of indices
 
     @property
     def pays(self) -> bool:
@@ -129,7 +130,9 @@ class VectorEmitter(Emitter):
         if inner is None or high == "0":
             return super().joined(high, extent, low, rows)
         vectors = extent // self.width
-        return super().joined(self.joined(high, vectors, inner, rows), self.width, self.ELEMENT, rows * vectors)
+        name = super().joined(self.joined(high, vectors, inner, rows), self.width, self.ELEMENT, rows * vectors)
+        self._rows_of.setdefault(name, (high, extent, low))
+        return name
 
     def flat(self, place: Place) -> str:
         if place.flat is None and place.dims:
@@ -148,11 +151,21 @@ class VectorEmitter(Emitter):
         high, extent, low = self._parts.get(flat, ("", 0, ""))
         is_vector = self.width > 1 and (extent, low) == (self.width, self.ELEMENT)
         if not is_vector or len(shape) < 2 or shape[-1] % self.width or shape[-1] == self.width:
-            return super()._split(shape, flat)
+            return self._split_by_rows(shape, flat) or super()._split(shape, flat)
         inner = self._split((*shape[:-1], shape[-1] // self.width), high)
         dims = (*inner[:-1], super().joined(inner[-1], self.width, self.ELEMENT, shape[-1] // self.width))
         self._flat_of[shape, dims] = flat
         return dims
+
+    def _split_by_rows(self, shape: tuple[int, ...], flat: str) -> tuple[str, ...]:
+        """The same by the row and the place in it that the index was made of, where a row is some of the dimensions."""
+        high, extent, low = self._rows_of.get(flat, ("", 0, ""))
+        for cut in range(1, len(shape)):
+            if math.prod(shape[cut:]) == extent:
+                dims = (*self._split(shape[:cut], high), *self._split(shape[cut:], low))
+                self._flat_of[shape, dims] = flat
+                return dims
+        return ()
 
     def _high_of(self, low: str, extent: int) -> str | None:
         """The number of a vector, for an index below `extent` that is one of its elements."""

@@ -138,7 +138,7 @@ class Kernels:
         while True:
             try:
                 results = [] if alone else self._made_of(stores[0])
-                left = _reached([one.value for one in self._waiting if one not in results])
+                left = set[int]() if alone else _reached([one.value for one in self._waiting if one not in results])
                 wanted = [one for one in _had_with(value) if id(one) in left and not one.memory]
                 stores = stores[:1] + [self._store_between(one) for one in wanted]
                 self._add([*stores, *results])
@@ -146,7 +146,9 @@ class Kernels:
             except NeedsMemory as need:
                 missing = need.value
             try:
-                self._compute_before(missing)
+                if any(missing is one for one in (*self._under_way, *(store.value for store in stores))):
+                    raise NeedsMemory(missing)
+                self._compute(missing)
             except NeedsMemory:  # of what waits for this: a result may be made of other rows' sums, too
                 if alone:
                     self._under_way.pop()
@@ -155,12 +157,6 @@ class Kernels:
         self._under_way.pop()
         self.between += stores
         self._have([*stores, *results])
-
-    def _compute_before(self, value: Value) -> None:
-        """Raises `NeedsMemory` for a value that waits for this one."""
-        if any(value is one for one in self._under_way):
-            raise NeedsMemory(value)
-        self._compute(value)
 
     def _store_between(self, value: Value) -> Store:
         self._count += 1
