@@ -226,9 +226,7 @@ class Reference:
             output = trees.own(output, heavy and not aliased)
         again = functools.partial(self.forward, model, base, seed)
         tied = step.family in TIED or step.family.startswith((gathered.GATHERED, OWN_NUMBERS))
-        # What a module makes of its inputs may be equal where they are not: scores of which a sigmoid is one.
-        asked = (orders.decides, thresholds.decide) if tied or step.kind else (orders.decides,)
-        if must_suit and any(is_open(again, model, output, census) for is_open in asked):
+        if must_suit and _is_open(again, model, output, census, tied or bool(step.kind)):
             return None
         exact = None if heavy else self.exact_forward(exact_model, base, seed)
         if must_suit and not input_rounding.is_well_posed(output, exact, step.family in inputs.AWAY_FROM_ZERO):
@@ -354,6 +352,13 @@ def _varied(drawn: Any, step: Step, seed: int, device: running.Device) -> Any:
     """The inputs as the step's family has them, on the device. Few are varied on the host: what looks at their values
     then waits for no GPU."""
     return device.place(inputs.vary(drawn if trees.elements(drawn) <= AT_HAND else device.place(drawn), step, seed))
+
+
+def _is_open(again: Callable[[], Any], model: Any, output: Any, census: evidence.Census, tied: bool) -> bool:
+    """Whether the order of equal values decides, or, of inputs that are `tied`, the rounding of a sum. What a module
+    makes of inputs may be equal where they are not: scores of which a sigmoid is one."""
+    asked = (orders.decides, thresholds.decide) if tied else (orders.decides,)
+    return any(one(again, model, output, census) for one in asked)
 
 
 def _evolves(model: Any, again: Callable[[], Any], output: Any) -> bool:
