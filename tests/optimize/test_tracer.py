@@ -290,6 +290,40 @@ def test_what_vmap_maps_becomes_operators_on_batches(tmp_path: Path) -> None:
     assert "* 0.7f" in result.kernel.source and len(re.findall(r"= region_\d+\(", result.kernel.source)) == 4
 
 
+DATA = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(7))
+        self.scale = nn.Parameter(torch.rand(7) + 0.5)
+
+    def forward(self, x):
+        mean = x.mean(0)
+        self.mean.data.mul_(0.9).add_(0.1 * mean.data)
+        return torch.tanh(x - mean.data) * self.scale.data
+
+
+def get_inputs():
+    return [torch.randn(33, 7)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.usefixtures("lasting")
+def test_what_data_gives_is_followed_and_is_no_constant(tmp_path: Path) -> None:
+    with Verifier(backend="emulated") as verifier:
+        result = optimize_module(Problem(DATA, name="data"), verifier, [Templates()], tmp_path)
+    assert result.verdict is not None and result.verdict.correct and result.kernel is not None
+    assert re.search(r"= region_1\(x, self\.scale", result.kernel.source) and "self.mean" in result.kernel.source
+
+
 NUMBERS = """
 import torch
 import torch.nn as nn

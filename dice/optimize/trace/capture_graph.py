@@ -100,7 +100,8 @@ def _exported(module: torch.nn.Module, args: Any, kwargs: Any, device: Device) -
     first = ""
     for strict, asks_for_gpu in ((False, False), (True, False), *([(False, True)] if device.emulated else [])):
         try:
-            with torch.no_grad(), _unchecked(), _with_gpu(module) if asks_for_gpu else nullcontext():
+            own = _with_gpu(module) if asks_for_gpu else nullcontext()
+            with torch.no_grad(), _unchecked(), _data_followed(), own:
                 program = torch.export.export(module, args, kwargs, strict=strict)
             # On the emulated backend PyTorch says that there is a GPU, whose state its own pass would then look at.
             hidden = mock.patch.object(torch.cuda, "is_available", lambda: False) if device.emulated else nullcontext()
@@ -129,6 +130,15 @@ def _unchecked() -> Iterator[None]:
             return loss(*args, **kwargs)
 
     with mock.patch.object(torch.nn.functional, "gaussian_nll_loss", unchecked):
+        yield
+
+
+@contextmanager
+def _data_followed() -> Iterator[None]:
+    """What `tensor.data` gives is followed as what `tensor.detach()` does: of the first, export makes a constant."""
+    data = torch.Tensor.data
+    detached = property(torch.Tensor.detach, lambda tensor, value: data.__set__(tensor, value))  # type: ignore[attr-defined]
+    with mock.patch.object(torch.Tensor, "data", detached):
         yield
 
 
