@@ -24,7 +24,7 @@ from dice.optimize.templates.emitter import CannotWrite, Emitter
 from dice.optimize.templates.reductions import point
 from dice.optimize.templates.shapes import permuted, viewed
 from dice.optimize.templates.values import Memory, runs_along
-from dice.optimize.templates.write import cuda_source
+from dice.optimize.templates.write import cuda_source, safe
 from dice.optimize.trace.capture_graph import export_graph
 from dice.optimize.writers import Templates, Written
 from dice.prompts import NO_KERNEL
@@ -314,6 +314,17 @@ def test_a_mean_near_zero_keeps_its_digits(tmp_path: Path) -> None:
 
     (_, found), expected = run(tmp_path, statistics, x), statistics(x.double())
     torch.testing.assert_close(found[1].double(), expected[1], rtol=1e-4, atol=1e-8)
+
+
+def test_names_that_mean_something_in_cpp() -> None:
+    names = ("operator", "threadIdx", "exp", "sqrtf", "std", "namespace", "INFINITY", "true", "round")
+    taken = {safe(name) for name in names}
+    assert taken == {f"{name}_in" for name in names} and safe("weight") == "weight" and safe("experts") == "experts"
+
+
+def test_the_mean_of_whole_numbers_is_a_float(tmp_path: Path) -> None:
+    whole = torch.randint(-9, 9, (9, 33))
+    check(tmp_path, lambda x: (x.mean(1, dtype=torch.float32), (x > 2).mean(0, dtype=torch.float64)), whole)
 
 
 def test_labels_that_count_for_nothing(tmp_path: Path) -> None:

@@ -149,6 +149,8 @@ def _reduce(node: Node, given: list[Any], options: Keywords) -> Value:
     if not value.shape:
         return apply(node, "x", value)
     if node.base == "mean":
+        if not is_float(value.dtype):  # of whole numbers, where it is asked for as a float
+            value = point("x", accumulated(node.spec.dtype), value.shape, value)
         return viewed(apply(as_node(node, mean_of(value, over).shape), "x", mean_of(value, over)), node.spec.shape)
     if node.base in ("any", "all"):
         value = Pointwise(value.shape, "bool", (value,), lambda text: text, "bool")

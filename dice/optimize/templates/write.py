@@ -73,9 +73,21 @@ _TAKEN = re.compile(
 )
 
 
+# Words of C++ that are none of Python's, and what the headers call functions and variables.
+_WORDS = re.compile(
+    r"alignas|alignof|and_eq|asm|bit(and|or)|catch|char(8|16|32)_t|co_(await|return|yield)|compl|concept|const(eval|expr|init)"
+    r"|(const|dynamic|reinterpret|static)_cast|decltype|delete|do|explicit|export|extern|friend|goto|inline|mutable|namespace"
+    r"|noexcept|not_eq|nullptr|operator|x?or_eq|private|protected|public|register|requires|sizeof|static_assert|thread_local"
+    r"|throw|type(def|id)|using|virtual|volatile|wchar_t|xor|true|false|std|torch|c10|dim3|half|(thread|block)Idx|(block|grid)Dim"
+    r"|warpSize|INFINITY|NAN|abs"
+    r"|(a?(sin|cos|tan)h?|atan2|exp|exp2|expm1|log|log2|log10|log1p|r?sqrt|cbrt|pow|erf|erfc|[lt]gamma|floor|ceil|trunc|rint"
+    r"|l?l?round|fabs|fmax|fmin|fmod|fma|hypot|remainder|copysign|signbit|isnan|isinf|isfinite|[jy][01])f?"
+)
+
+
 def safe(name: str) -> str:
     """What a tensor is called in C++."""
-    return f"{name}_in" if _TAKEN.fullmatch(name) else name
+    return f"{name}_in" if _TAKEN.fullmatch(name) or _WORDS.fullmatch(name) else name
 
 
 class Kernels:
