@@ -20,12 +20,6 @@ from tests.optimize.test_rules import check, graph_of
 Several = Callable[..., tuple[torch.Tensor, ...]]
 
 
-@pytest.fixture(autouse=True)
-def same_numbers() -> None:
-    """Half precision may be rounded to either side, by luck."""
-    torch.manual_seed(1)
-
-
 def test_elements_are_read_in_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of as many bytes, with what is broadcast to them; of counts that have no vector at the end, and from addresses
     where none begins."""
