@@ -77,9 +77,8 @@ def lines_of(module: nn.Module, x: torch.Tensor) -> tuple[list[str], list[str]]:
     body.effects()
     body.compute(references(graph.output))
     body.finish()
-    owners = [node.arguments[0].rpartition(".")[0] for node in graph.nodes if node.operator == "state"]
     lines = [*(statement.text for statement in body.statements), f"return {body.returned()}"]
-    return texts, looked_up_once(owners, lines, f"{', '.join(inspect.signature(module.forward).parameters)} torch")
+    return texts, looked_up_once(graph.nodes, lines, f"{', '.join(inspect.signature(module.forward).parameters)} torch")
 
 
 @pytest.mark.parametrize(

@@ -67,47 +67,37 @@ class Layout:
 
 def reduced(value: Value, over: Sequence[int], kind: str, dtype: str = "") -> Reduced:
     """Without the reduced dimensions. Few long rows are reduced in parts first, each by threads of its own."""
-    rank, dtype = len(value.shape), dtype or value.dtype
+    cut = None if kind.startswith("arg") else in_parts(value, over)
+    if cut is None:
+        return whole(value, over, kind, dtype)
+    long, dim = cut
+    return whole(whole(long, [dim], kind, dtype), [dim - 1], kind)
+
+
+def whole(value: Value, over: Sequence[int], kind: str = "sum", dtype: str = "") -> Reduced:
+    """Without the reduced dimensions, each row by the same threads from its beginning to its end."""
+    rank = len(value.shape)
     dims = tuple(sorted({index % rank for index in over})) if rank else ()
     shape = tuple(extent for index, extent in enumerate(value.shape) if index not in dims)
-    cut = None if kind.startswith("arg") else in_parts(value, dims)
-    if cut is None:
-        return Reduced(shape, dtype, value, dims, kind)
-    long, dim = cut
-    return joined(part_of(long, dim, kind, dtype), dim, kind)
+    return Reduced(shape, dtype or value.dtype, value, dims, kind)
 
 
 def in_parts(value: Value, over: Sequence[int]) -> tuple[Value, int] | None:
     """The value with its rows in parts, and the dimension along which a part lies; the one before it numbers the parts.
     None where rows are short, or enough to keep a large GPU busy as they are."""
-    rank = len(value.shape)
-    dims = tuple(sorted({index % rank for index in over})) if rank else ()
-    left = [index for index in range(rank) if index not in dims]
-    shape = tuple(value.shape[index] for index in left)
-    rows, length = math.prod(shape), value.numel // max(math.prod(shape), 1)
+    of = whole(value, over)
+    shape, rows = of.shape, math.prod(of.shape)
+    length = value.numel // max(rows, 1)
     if length < 2 * min(LEAST_PART, LEAST_COLUMN):
         return None
-    if rows > 1 and Layout(Reduced(shape, value.dtype, value, dims)).lie == "down":
-        parts = _parts(-(-rows // 32), length, COLUMN_BLOCKS, LEAST_COLUMN)
-        if parts == 1:
-            return None
-        # Parts of columns lie side by side in memory, as the columns do.
-        return viewed(permuted(value, [*dims, *left]), (parts, length // parts, *shape)), 1
-    parts = _parts(rows, length, BLOCKS, LEAST_PART)
+    is_down = rows > 1 and Layout(of).lie == "down"
+    blocks, most, least = (-(-rows // 32), COLUMN_BLOCKS, LEAST_COLUMN) if is_down else (rows, BLOCKS, LEAST_PART)
+    parts = _parts(blocks, length, most, least)
     if parts == 1:
         return None
-    return viewed(permuted(value, [*left, *dims]), (*shape, parts, length // parts)), len(shape) + 1
-
-
-def part_of(long: Value, dim: int, kind: str, dtype: str) -> Reduced:
-    """What each part comes to, of a value as `in_parts` gives it."""
-    return Reduced((*long.shape[:dim], *long.shape[dim + 1 :]), dtype, long, (dim,), kind)
-
-
-def joined(of_parts: Value, dim: int, kind: str) -> Reduced:
-    """What the parts come to together; `dim` as `in_parts` gives it."""
-    shape = (*of_parts.shape[: dim - 1], *of_parts.shape[dim:])
-    return Reduced(shape, of_parts.dtype, of_parts, (dim - 1,), kind)
+    if is_down:  # parts lie side by side in memory, as the columns do
+        return viewed(permuted(value, [*of.over, *of.kept]), (parts, length // parts, *shape)), 1
+    return viewed(permuted(value, [*of.kept, *of.over]), (*shape, parts, length // parts)), len(shape) + 1
 
 
 def _parts(blocks: int, length: int, most: int, least: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from dice.optimize.graph import Node, Spec
 from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, is_float
 from dice.optimize.templates.indexing import Chosen
-from dice.optimize.templates.layout import in_parts, joined, reduced
+from dice.optimize.templates.layout import in_parts, reduced, whole
 from dice.optimize.templates.pointwise import RULES, apply, rule, where
 from dice.optimize.templates.shapes import expanded, sliced, viewed
 from dice.optimize.templates.values import (
@@ -61,9 +61,9 @@ def _dims(given: Any, rank: int) -> list[int]:
     return [given % rank] if isinstance(given, int) else [index % rank for index in given]
 
 
-def mean_of(value: Value, over: Sequence[int]) -> Value:
+def mean_of(value: Value, over: Sequence[int], dtype: str = "") -> Value:
     """The mean with the dimensions in place."""
-    dtype = accumulated(value.dtype)
+    dtype = accumulated(dtype or value.dtype)
     count = math.prod(value.shape[index] for index in over)
     summed = total(value, over, "sum", dtype)
     return point("x / y", dtype, summed.shape, summed, float(count))
@@ -78,19 +78,17 @@ def moments(value: Value, over: Sequence[int], correction: float = 0.0) -> tuple
 
 
 def statistics(value: Value, over: Sequence[int]) -> tuple[Value, Value, Value]:
-    """The mean, the sum of squared distances from it, and the plain sum, with the dimensions in place."""
+    """The mean, the sum of squared distances from it, and the mean by a plain sum, with the dimensions in place."""
     known = value.statistics.get(tuple(over))
     if known is not None:
         return known
-    dtype, count = accumulated(value.dtype), math.prod(value.shape[index] for index in over)
+    dtype, count = accumulated(value.dtype), float(math.prod(value.shape[index] for index in over))
     cut = in_parts(value, over)
     first = _first(value, over)
-    if cut is None:
-        summed, squares, plain = _of_rows(value, first, over, dtype)
-    else:
-        summed, squares, plain = _of_parts(*cut, dtype)
-    mean = point("x + y / w", dtype, first.shape, first, kept(summed, value, over), float(count))
-    value.statistics[tuple(over)] = known = mean, kept(squares, value, over), kept(plain, value, over)
+    sums = _of_rows(value, first, over, dtype) if cut is None else _of_parts(*cut, dtype)
+    summed, squares, plain = (kept(one, value, over) for one in sums)
+    mean = point("x + y / w", dtype, first.shape, first, summed, count)
+    value.statistics[tuple(over)] = known = mean, squares, point("x / y", dtype, plain.shape, plain, count)
     return known
 
 
@@ -102,16 +100,13 @@ def _first(value: Value, over: Sequence[int]) -> Value:
 
 def _of_rows(value: Value, first: Value, over: Sequence[int], dtype: str) -> tuple[Reduced, Reduced, Reduced]:
     """Of each row: the sum of its distances from `first`, the sum of squared distances from its mean, the plain sum."""
-    rank, shape = len(value.shape), value.shape
-    dims = tuple(sorted({index % rank for index in over}))
-    left = tuple(extent for index, extent in enumerate(shape) if index not in dims)
-    apart = point("x - y", dtype, shape, value, first)
-    summed = Reduced(left, dtype, apart, dims)
-    total_again = kept(summed, value, dims)
-    mean = point("x / y", dtype, total_again.shape, total_again, float(math.prod(shape[index] for index in dims)))
-    centred = point("x - y", dtype, shape, apart, mean)
-    squares = Reduced(left, dtype, point("x * x", dtype, shape, centred), dims)
-    plain = Reduced(left, dtype, value, dims)
+    apart = point("x - y", dtype, value.shape, value, first)
+    summed = whole(apart, over, "sum", dtype)
+    total_again = kept(summed, value, over)
+    mean = point("x / y", dtype, total_again.shape, total_again, float(summed.length))
+    centred = point("x - y", dtype, value.shape, apart, mean)
+    squares = whole(point("x * x", dtype, value.shape, centred), over, "sum", dtype)
+    plain = whole(value, over, "sum", dtype)
     summed.together = squares.together = plain.together = Moments((summed, squares, plain), apart, value)
     return summed, squares, plain
 
@@ -119,16 +114,17 @@ def _of_rows(value: Value, first: Value, over: Sequence[int], dtype: str) -> tup
 def _of_parts(long: Value, dim: int, dtype: str) -> tuple[Reduced, Reduced, Reduced]:
     """The same of rows in parts: a part's squared distances are from its own mean, whose distance from the row's is
     added, as Chan, Golub and LeVeque have it (Updating Formulae, 1979)."""
+    parts = [dim - 1]
     sums, squares, plain = _of_rows(long, _first(long, [dim - 1, dim]), [dim], dtype)
-    length, whole = float(long.shape[dim]), float(long.shape[dim] * long.shape[dim - 1])
-    summed = joined(sums, dim, "sum")
-    total_again = kept(summed, sums, [dim - 1])
-    mean = point("x / y", dtype, total_again.shape, total_again, whole)
+    length = float(long.shape[dim])
+    summed = whole(sums, parts)
+    total_again = kept(summed, sums, parts)
+    mean = point("x / y", dtype, total_again.shape, total_again, length * long.shape[dim - 1])
     gap = point("x / y - w", dtype, sums.shape, sums, length, mean)
-    spread = joined(point("x + y * w * w", dtype, sums.shape, squares, length, gap), dim, "sum")
-    joined_plain = joined(plain, dim, "sum")
-    summed.together = spread.together = joined_plain.together = Together((summed, spread, joined_plain))
-    return summed, spread, joined_plain
+    spread = whole(point("x + y * w * w", dtype, sums.shape, squares, length, gap), parts)
+    in_all = whole(plain, parts)
+    summed.together = spread.together = in_all.together = Together((summed, spread, in_all))
+    return summed, spread, in_all
 
 
 def _arguments(node: Node, given: list[Any], options: Keywords) -> tuple[Value, list[int], bool]:
@@ -149,9 +145,8 @@ def _reduce(node: Node, given: list[Any], options: Keywords) -> Value:
     if not value.shape:
         return apply(node, "x", value)
     if node.base == "mean":
-        if not is_float(value.dtype):  # of whole numbers, where it is asked for as a float
-            value = point("x", accumulated(node.spec.dtype), value.shape, value)
-        return viewed(apply(as_node(node, mean_of(value, over).shape), "x", mean_of(value, over)), node.spec.shape)
+        mean = mean_of(value, over, node.spec.dtype)
+        return viewed(apply(as_node(node, mean.shape), "x", mean), node.spec.shape)
     if node.base in ("any", "all"):
         value = Pointwise(value.shape, "bool", (value,), lambda text: text, "bool")
     kind = {"amax": "max", "amin": "min"}.get(node.base, node.base)
@@ -203,8 +198,7 @@ def _variance(node: Node, given: list[Any], options: Keywords) -> Any:
     results = [viewed(spread, first.shape)]
     if isinstance(node.output, tuple):
         # A mean near zero has its digits from a plain sum: a distance from the first element has only that one's.
-        plain = statistics(value, over)[2]
-        mean = point("x / y", plain.dtype, plain.shape, plain, float(math.prod(value.shape[index] for index in over)))
+        mean = statistics(value, over)[2]
         results.append(viewed(point("x", first.dtype, mean.shape, mean), first.shape))
         return tuple(results)
     return results[0]

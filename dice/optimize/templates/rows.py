@@ -13,7 +13,6 @@ from dice.optimize.templates.pointwise import written
 from dice.optimize.templates.teams import beats, best_helper, combine, start_of
 from dice.optimize.templates.text import Constants, KernelText, Store, as_stored, function, indented, stored
 from dice.optimize.templates.values import (
-    InOnePass,
     Moments,
     Moved,
     Pointwise,
@@ -174,14 +173,15 @@ class RowKernel(Passes):
             return None
         if id(value) not in self._sums:
             together = value.together
+            in_one_pass = together is not None and not self.kept and self._has(*together.members[:2])
             with self.e.before():
-                if not isinstance(together, InOnePass) or self.kept or not self._has(*together.pair):
+                if in_one_pass and isinstance(together, Softmax):
+                    self._softmax(together)
+                elif in_one_pass and isinstance(together, Moments):
+                    self._moments(together)
+                else:
                     name = self._best(value) if value.kind.startswith("arg") else self._sum(value)
                     self._sums[id(value)] = name
-                elif isinstance(together, Moments):
-                    self._moments(together)
-                elif isinstance(together, Softmax):
-                    self._softmax(together)
         return self._sums[id(value)]
 
     def _has(self, *values: Reduced) -> bool:
@@ -232,7 +232,7 @@ class RowKernel(Passes):
 
     def _softmax(self, of: Softmax) -> None:
         """The maximum and the sum of exponents in one pass: the sum so far is scaled where there is a new maximum."""
-        highest, summed = of.pair
+        highest, summed = of.members
         e, dtype = self.e, summed.dtype
         ctype, vector = computed(dtype), self.width > 1
         top, total = self._name(highest), self._name(summed)

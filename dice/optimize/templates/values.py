@@ -34,7 +34,7 @@ Keywords = dict[str, Any]  # an operator's, by PyTorch's names: values of these,
 @dataclass(eq=False)
 class Value:
     """`memory`: the tensor that holds it, once it was computed. `statistics`: its mean over some dimensions, the sum of
-    squared distances from that and the plain sum, once somebody asked."""
+    squared distances from that and the mean by a plain sum, once somebody asked."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -188,26 +188,19 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True)
-class InOnePass(Together):
-    """The first two can be had in one pass over the source, though the second is made of the first."""
+class Softmax(Together):
+    """A row's maximum, and the sum of exp(x - maximum): both can be had in one pass over the source."""
 
     source: Value
 
-    @property
-    def pair(self) -> tuple[Reduced, Reduced]:
-        return self.members[0], self.members[1]
-
 
 @dataclass(frozen=True, slots=True)
-class Softmax(InOnePass):
-    """A row's maximum, and the sum of exp(x - maximum)."""
+class Moments(Together):
+    """The sum of a row's elements, and that of their squared distances from the mean: both can be had in one pass over
+    the source. In the same pass, where that is wanted, the third: the sum of `plain`, whose distance from the row's
+    first element the source is."""
 
-
-@dataclass(frozen=True, slots=True)
-class Moments(InOnePass):
-    """The sum of a row's elements, and that of their squared distances from the mean. In the same pass, where that is
-    wanted, the third: the sum of `plain`, whose distance from the row's first element the source is."""
-
+    source: Value
     plain: Value
 
 

@@ -63,18 +63,19 @@ def _value(node: Node, known: Mapping[str, Any]) -> Any:
     return rule(node, given, options)
 
 
-# Names that kernels use themselves, and some that C++ does.
+# Names that kernels use themselves.
 _TAKEN = re.compile(
     r"[vi]\d+|mid\d+|out\d*|row|lane|[a-cijkm-pr-tvz]|t[xy]|acc|tile_\w|[ab]_tile|sum\d*|top\d*|low\d*|product\d*|any\d*|all\d*"
     r"|own|own_\w+|tap\d*|kept\w*|step|steps|Vector|(load|store)_vector|aligned|higher|mean\d*|seen\d*|near|apart|gap|share|before|tile|column|warp|group|quarter|stages?"
     r"|next|part|other|is_inside|pair|tiles_[mn]|is_last|sums|split|multiply_add|[ab]_(next|high|low)"
-    r"|BLOCK\w*|ITEMS\w*|TILE_\w+|STAGES\w*|best\d*|at\d*|table\d*|first|last|totals|min|max|larger|smaller|\w+_kernel\w*|(block|warp)_\w+|auto|bool|break|case|char|class|const|default|"
-    r"double|else|enum|float|int|long|new|return|short|signed|static|struct|switch|template|this|typename|union|unsigned|void"
+    r"|BLOCK\w*|ITEMS\w*|TILE_\w+|STAGES\w*|best\d*|at\d*|table\d*|first|last|totals|min|max|larger|smaller|\w+_kernel\w*|(block|warp)_\w+"
 )
 
 
-# Words of C++ that are none of Python's, and what the headers call functions and variables.
+# Words of C++, and what its headers and CUDA's call functions and variables.
 _WORDS = re.compile(
+    r"auto|bool|break|case|char|class|const|default|double|else|enum|float|int|long|new|return|short|signed|static|struct|switch"
+    r"|template|this|typename|union|unsigned|void|"
     r"alignas|alignof|and_eq|asm|bit(and|or)|catch|char(8|16|32)_t|co_(await|return|yield)|compl|concept|const(eval|expr|init)"
     r"|(const|dynamic|reinterpret|static)_cast|decltype|delete|do|explicit|export|extern|friend|goto|inline|mutable|namespace"
     r"|noexcept|not_eq|nullptr|operator|x?or_eq|private|protected|public|register|requires|sizeof|static_assert|thread_local"
@@ -145,8 +146,15 @@ class Kernels:
         and results that are made of those alone."""
         if len(self.texts) >= MOST_KERNELS:
             raise CannotWrite(f"it takes more than {MOST_KERNELS} kernels")
-        stores, alone = [self._store_between(value)], False
         self._under_way.append(value)
+        try:
+            self._compute_with_others(value)
+        finally:
+            self._under_way.pop()
+
+    def _compute_with_others(self, value: Value) -> None:
+        """Alone where those are made of other rows' sums, too. Raises `NeedsMemory` for what waits for this value."""
+        stores, alone = [self._store_between(value)], False
         while True:
             try:
                 results = [] if alone else self._made_of(stores[0])
@@ -161,12 +169,10 @@ class Kernels:
                 if any(missing is one for one in (*self._under_way, *(store.value for store in stores))):
                     raise NeedsMemory(missing)
                 self._compute(missing)
-            except NeedsMemory:  # of what waits for this: a result may be made of other rows' sums, too
+            except NeedsMemory:
                 if alone:
-                    self._under_way.pop()
                     raise
                 alone = True
-        self._under_way.pop()
         self.between += stores
         self._have([*stores, *results])
 

@@ -365,15 +365,16 @@ def _lines(unit: Unit, regions: Sequence[Region], pieces: Mapping[str, Inlined],
     body.compute(name for name in references(unit.graph.output) if name not in plain)
     body.finish()
     lines = [*given, *(statement.text for statement in body.statements), f"return {body.returned(plain)}"]
-    owners = [node.arguments[0].rpartition(".")[0] for node in nodes if node.operator == "state"]
     others = [unit.signature, unit.call, *_conditions(unit, training)]
-    return looked_up_once(owners, lines, " ".join(others))
+    return looked_up_once(nodes, lines, " ".join(others))
 
 
-def looked_up_once(owners: Sequence[str], lines: Sequence[str], others: str) -> list[str]:
+def looked_up_once(nodes: Sequence[Node], lines: Sequence[str], others: str) -> list[str]:
     """The lines with a name for each part of the module of which they read several tensors: finding it takes PyTorch
     some microseconds each time, which for a hundred parts is as long as their kernels run. `others`: what stands in the
     same function, whose names mean something else."""
+    states = [node.arguments[0] for node in nodes if node.operator == "state"]
+    owners = list(dict.fromkeys(state.rpartition(".")[0] for state in states))
     text, found = "\n".join(lines), dict[str, str]()
     for owner in sorted(filter(None, owners), key=len, reverse=True):  # a part before what it is a part of
         name = re.sub(r"\W+", "_", owner).strip("_")
@@ -381,5 +382,5 @@ def looked_up_once(owners: Sequence[str], lines: Sequence[str], others: str) -> 
         if name.isidentifier() and not is_taken and text.count(f"{reached(owner)}.") > 1:
             found[owner] = name
             text = text.replace(f"{reached(owner)}.", f"{name}.")
-    names = [f"{found[owner]} = {reached(owner)}" for owner in dict.fromkeys(owners) if owner in found]
+    names = [f"{found[owner]} = {reached(owner)}" for owner in owners if owner in found]
     return [*names, *text.split("\n")]
