@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from dice.verify.candidate import program_code
 from dice.verify.candidate.passing import Passing
 from dice.verify.execution.running import Device
 from dice.verify.ipc import program as p
@@ -23,10 +25,6 @@ NEARLY = 1e-4  # in parts of a value
 
 class NotThere(Exception):
     """The program cannot be run: it names an operator or a function that there is not."""
-
-
-class Departed(Exception):
-    """A step gave something else than it gave without data; the message says what."""
 
 
 class ProgramModel(torch.nn.Module):
@@ -56,41 +54,35 @@ class ProgramModel(torch.nn.Module):
         self._device = torch.device("cpu" if device.emulated else "cuda")
         self._literals = list(literals)
         self.tables = tables(program, literals)
-        self._names = names or {}
-        self._inputs: list[torch.Tensor] = []
-        self._values: list[Any] = []
         self.passing: Passing | None = None  # looks at the calls of the next forward
         self.calls = program.calls
-        self._viewed: dict[str, tuple[int, ...]] = {}  # by the reference's names, the file's shapes where they differ
+        self._steps, self._fixed = program.steps, _fixed(program, names or {})
+        self._functions = [self._bound(step, libraries) for step in program.steps]
+        self._run = program_code.compiled(program, list(program.state), self._constant)
+        self._state: list[tuple[dict[str, Any], str, tuple[int, ...] | None]] = []
         for name, one in program.state.items():
-            known = self._names.get(name, name)
+            known = (names or {}).get(name, name)
             shape = tuple((shapes or {}).get(known, one.shape))
-            if shape != tuple(one.shape):
-                self._viewed[known] = tuple(one.shape)
-            _put(self, known, one, self._literals, shape)
-        bound = [self._bound(step, libraries) for step in program.steps]
-        each = zip(bound, _fixed(program, self._names), _last_uses(program), strict=True)
-        self._steps = [(*step, fixed, over) for step, fixed, over in each]
-        self._output = self._taker(program.output)
+            kept = _put(self, known, one, self._literals, shape)
+            self._state.append((*kept, tuple(one.shape) if shape != tuple(one.shape) else None))
 
     def forward(self, *inputs: Any) -> Any:
-        self._inputs = transport.tensors(list(inputs))
-        values = self._values = []
-        for function, own, arguments, options, gives, line, fixed, over in self._steps:
-            given, named = [take() for take in arguments], {key: take() for key, take in options}
-            try:
-                if own and self.passing is not None:
-                    result = self.passing.call(function, given, named, fixed)
-                else:
-                    result = function(*given, **named)
-            except Exception as error:
-                raise _located(error, line) from error.__cause__
-            _note(gives, result, values)
-            for number in over:
-                values[number] = None
-        output = self._output()
-        self._inputs, self._values = [], []
-        return output
+        # Looked up in each forward: a module that is moved or cast puts others in their place.
+        state = [kept[key] if shape is None else kept[key].view(shape) for kept, key, shape in self._state]
+        functions = self._functions if self.passing is None else self._looked_at(self.passing)
+        try:
+            return self._run(transport.tensors(list(inputs)), state, functions)
+        except Exception as error:
+            raise _located(error, self._steps[program_code.step_of(error)].line) from error.__cause__
+
+    def _looked_at(self, passing: Passing) -> list[Callable[..., Any]]:
+        """The functions, the file's own by way of who looks at their calls."""
+
+        def call(function: Callable[..., Any], fixed: frozenset[int], *given: Any, **named: Any) -> Any:
+            return passing.call(function, list(given), named, fixed)
+
+        each = zip(self._steps, self._functions, self._fixed, strict=True)
+        return [function if step.operator else partial(call, function, fixed) for step, function, fixed in each]
 
     def begin_again(self, other: ProgramModel) -> None:
         """Take the values that parameters, buffers and tables of another model of the same program begin with, where
@@ -100,42 +92,17 @@ class ProgramModel(torch.nn.Module):
             for target, value in (*pairs, *zip(self.tables, other.tables, strict=True)):
                 target.copy_(value)
 
-    def _bound(self, step: p.Step, libraries: Sequence[ModuleType | None]) -> tuple[Any, ...]:
-        function = _operator(step.operator) if step.operator else getattr(libraries[step.library], step.function, None)
+    def _bound(self, step: p.Step, libraries: Sequence[ModuleType | None]) -> Callable[..., Any]:
+        if step.operator:
+            return _operator(step.operator)
+        function = getattr(libraries[step.library], step.function, None)
         if not callable(function):
             raise NotThere(f"no library binds {step.function}")
-        options = [(key, self._taker(term)) for key, term in step.options.items()]
-        arguments = [self._taker(term) for term in step.arguments]
-        return function, not step.operator, arguments, options, step.gives, step.line
-
-    def _taker(self, term: Any) -> Callable[[], Any]:
-        """What gives the value that a term stands for, in the forward that is under way."""
-        if isinstance(term, list):
-            takers = [self._taker(item) for item in term]
-            return lambda: [take() for take in takers]
-        if not isinstance(term, dict):
-            return lambda: term
-        ((key, value),) = term.items()
-        if key == "value":
-            return lambda: self._values[value]
-        if key == "input":
-            return lambda: self._inputs[value]
-        if key == "state":
-            known = self._names.get(value, value)
-            owner, last = _owner(self, known)
-            if known in self._viewed:
-                return lambda: getattr(owner, last).view(self._viewed[known])
-            return lambda: getattr(owner, last)
-        if key == "tuple":
-            items = self._taker(value)
-            return lambda: tuple(items())
-        if key == "dict":
-            pairs = [(name, self._taker(item)) for name, item in value]
-            return lambda: {name: take() for name, take in pairs}
-        constant = self._literals[value] if key == "literal" else self._constant(key, value)
-        return lambda: constant
+        return function  # type: ignore[no-any-return]
 
     def _constant(self, key: str, value: Any) -> Any:
+        if key == "literal":
+            return self._literals[value]
         if key == "float":
             return float(value)
         if key == "complex":
@@ -212,8 +179,9 @@ def _operator(name: str) -> Callable[..., Any]:
 
 def _put(
     model: torch.nn.Module, name: str, state: p.State, literals: Sequence[torch.Tensor], shape: Sequence[int]
-) -> None:
-    """Give the model a parameter or a buffer of this name and shape, in modules that its parts name."""
+) -> tuple[dict[str, Any], str]:
+    """Give the model a parameter or a buffer of this name and shape, in modules that its parts name. Returns where it
+    is kept, and by what key."""
     dtype = _named("dtype", state.dtype)
     tensor = torch.zeros(state.shape, dtype=dtype) if state.literal < 0 else literals[state.literal].clone()
     if tensor.dtype != dtype or tensor.shape != state.shape:
@@ -224,8 +192,9 @@ def _put(
         if state.parameter:
             floats = dtype.is_floating_point or dtype.is_complex
             owner.register_parameter(last, torch.nn.Parameter(tensor, requires_grad=floats))
-        else:
-            owner.register_buffer(last, tensor)
+            return owner._parameters, last
+        owner.register_buffer(last, tensor)
+        return owner._buffers, last
     except (KeyError, TypeError, AttributeError) as error:
         raise NotThere(f"no model can have a parameter {name}: {error}") from None
 
@@ -238,26 +207,6 @@ def _owner(model: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
             model.add_module(part, torch.nn.Module())
         model = model.get_submodule(part)
     return model, last
-
-
-def _note(gives: Any, result: Any, values: list[Any]) -> None:
-    """Keep what a step gave, as its program says that it gives."""
-    if isinstance(gives, dict):
-        ((key, value),) = gives.items()
-        if key in p.LEAVES:
-            if not isinstance(result, torch.Tensor):
-                raise Departed(f"a step gave a {type(result).__name__} in place of a tensor")
-            if key == "value" and value == len(values):
-                values.append(result)
-            return
-        gives = value
-    if isinstance(gives, list):
-        if not isinstance(result, list | tuple) or len(result) != len(gives):
-            raise Departed("a step gave another number of values")
-        for one, other in zip(gives, result, strict=True):
-            _note(one, other, values)
-    elif gives != result:
-        raise Departed(f"a step gave {str(result)[:80]} in place of {str(gives)[:80]}")
 
 
 def _located(error: Exception, line: int) -> Exception:
@@ -293,19 +242,3 @@ def _fixed(program: Program, names: Container[str] = ()) -> list[frozenset[int]]
         else:  # an operator gives what it writes to, but for those that give nothing
             known -= gives if step.operator and gives else gives | taken
     return places
-
-
-def _last_uses(program: Program) -> list[list[int]]:
-    """For each step, the values that nobody needs after it."""
-    last: dict[int, int] = {}
-    for number, step in enumerate(program.steps):
-        for kind, value in p.leaves([step.arguments, list(step.options.values()), step.gives]):
-            if kind == "value":
-                last[int(value)] = number  # type: ignore[call-overload]
-    for kind, value in p.leaves(program.output):
-        if kind == "value":
-            last.pop(int(value), None)  # type: ignore[call-overload]
-    over: list[list[int]] = [[] for _ in program.steps]
-    for value, number in last.items():
-        over[number].append(value)
-    return over

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dice.verify.candidate import capture
 from dice.verify.candidate.capture import NotCaptured
-from dice.verify.candidate.program_model import Departed, NotThere, ProgramModel, _fixed, match_names
+from dice.verify.candidate.program_code import Departed
+from dice.verify.candidate.program_model import NotThere, ProgramModel, _fixed, match_names
 from dice.verify.execution import fake_cuda
 from dice.verify.execution.running import Device
 from dice.verify.ipc import program
@@ -380,7 +383,7 @@ def test_python_waits_for_the_gpu_in_a_step(monkeypatch: pytest.MonkeyPatch) -> 
         program.read(sent | {"steps": [[program.WAIT, 0, "", [1], {}, None, 0]]}, 0)
 
 
-@pytest.mark.parametrize("name", ["forward", "a..b", "", "_modules"])
+@pytest.mark.parametrize("name", ["forward", "a..b", "", "_modules", "_state", "_run", "passing"])
 def test_a_parameter_that_no_model_can_have(name: str) -> None:
     raw = {"inputs": 0, "literals": 0, "state": {name: ["float32", [1], True, -1]}, "steps": [], "output": None}
     with pytest.raises(NotThere, match="parameter"):
@@ -396,8 +399,41 @@ def test_values_are_let_go_after_their_last_use() -> None:
                 x = F.relu(x + 1)
             return x
 
+    class Alive(TorchDispatchMode):
+        results: list[weakref.ref[torch.Tensor]] = []
+        most = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            self.results.append(weakref.ref(result))
+            self.most = max(self.most, sum(one() is not None for one in self.results))
+            return result
+
     made = check(Chain, X)
-    assert sum(len(step[-1]) for step in made._steps) == 19  # all but the last
+    with torch.no_grad(), Alive() as alive:
+        made(X)
+    assert len(alive.results) == 20 and alive.most == 2  # what a step takes and what it gives
+
+
+def test_what_a_stranger_wrote_is_no_code() -> None:
+    """Texts and names of a program are constants of the function that is made of it."""
+    text = '"""\'); raise SystemExit #\n\\ \udcff'
+    step = ["aten::relu", 0, "", [{"input": 0}], {text: 1}, {"value": 0}, 3]
+    raw = {"inputs": 1, "literals": 0, "state": {}, "steps": [step], "output": [{"value": 0}, {"dict": [[text, text]]}]}
+    with pytest.raises(RuntimeError, match="argument"):
+        ProgramModel(program.read(raw, 0), [None], [], Device("emulated"))(X)
+    step[4] = {}
+    output = ProgramModel(program.read(raw, 0), [None], [], Device("emulated"))(X)
+    assert torch.equal(output[0], F.relu(X)) and output[1] == {text: text}
+
+
+def test_a_step_that_fails_is_told_by_its_line() -> None:
+    steps = [["aten::relu", 0, "", [{"input": 0}], {}, {"value": number}, 10 + number] for number in range(3)]
+    steps[1] = ["aten::view", 0, "", [{"value": 0}, [5, 5]], {}, {"value": 1}, 11]
+    raw = {"inputs": 1, "literals": 0, "state": {}, "steps": steps, "output": {"value": 2}}
+    with pytest.raises(RuntimeError, match="view|shape") as failed:
+        ProgramModel(program.read(raw, 0), [None], [], Device("emulated"))(X)
+    assert failed.value.lines[0] == "line 11"  # type: ignore[attr-defined]
 
 
 FIXED = {  # a forward, and which tensors of its last step follow from nothing
