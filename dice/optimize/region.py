@@ -14,12 +14,11 @@ from dice.optimize.operators import kind_of
 @dataclass(frozen=True, slots=True)
 class Update:
     """What PyTorch still does beside a region: a statistic that the module keeps. `state` becomes
-    `state + weight * (output - state)`, where `output` is one of the region's, times `factor`."""
+    `state + weight * (output - state)`, where `output` is one of the region's."""
 
     state: str
     output: int
     weight: float
-    factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -453,13 +453,12 @@ def _with_statistics(region: Region, whole: Mapping[str, Node]) -> Region:
         x, weight, bias, mean, var, training, momentum, eps, *rest = node.arguments
         value = region.graph[x.name].spec
         channels = Spec((value.shape[1],), value.dtype)
-        count = value.numel // value.shape[1]
         over = [0, *range(2, len(value.shape))]
         number = len(updates)
         pair = f"var_mean{number or ''}"
         nodes += [
             replace(node, arguments=(x, weight, bias, None, None, training, momentum, eps, *rest), effect=False),
-            Node(pair, "aten.var_mean.correction", (x, over), {"correction": 0}, (channels, channels)),
+            Node(pair, "aten.var_mean.correction", (x, over), {"correction": 1}, (channels, channels)),
             Node(f"batch_var{number or ''}", "getitem", (Ref(pair), 0), {}, channels),
             Node(f"batch_mean{number or ''}", "getitem", (Ref(pair), 1), {}, channels),
         ]
@@ -471,7 +470,7 @@ def _with_statistics(region: Region, whole: Mapping[str, Node]) -> Region:
         )
         updates += [
             Update(outside[mean.name], at, momentum),
-            Update(outside[var.name], at + 1, momentum, count / max(count - 1, 1)),
+            Update(outside[var.name], at + 1, momentum),
         ]
         dropped |= {mean.name, var.name}
     states = [one for one in region.graph.nodes if one.operator == "state"]

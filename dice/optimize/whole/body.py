@@ -138,11 +138,9 @@ class Body:
         for update in region.updates:
             value = f"{results[update.output]}.detach()" if self._training else results[update.output]
             if update.state in self._last.states:
-                row = (self._names[update.state], value, repr(update.factor))
-                self._last.rows.setdefault(update.weight, []).append(row)
+                self._last.rows.setdefault(update.weight, []).append((self._names[update.state], value))
                 continue
-            scaled = value if update.factor == 1.0 else f"{value} * {update.factor!r}"
-            self._write(f"{self._names[update.state]}.lerp_({scaled}, {update.weight!r})")
+            self._write(f"{self._names[update.state]}.lerp_({value}, {update.weight!r})")
 
     def _write(self, text: str, *values: str) -> None:
         self.statements.append(Statement(text, values))
@@ -154,11 +152,11 @@ class _Last:
     launch or two, which for a hundred batch normalisations are more than their kernels are, so all are done at once.
 
     `states`: those whose statistics wait. `counters`: the operators that count, and what they count in once it has a
-    name. `rows`: by weight, a statistic's buffer, its batch's value and the factor of that."""
+    name. `rows`: by weight, a statistic's buffer and its batch's value."""
 
     states: frozenset[str]
     counters: dict[str, str]
-    rows: dict[float, list[tuple[str, str, str]]]
+    rows: dict[float, list[tuple[str, str]]]
 
     @classmethod
     def of(cls, graph: Graph, regions: Sequence[Region]) -> _Last:
@@ -178,9 +176,8 @@ class _Last:
         counters = [name for name in self.counters.values() if name]
         lines = ["torch._foreach_add_([", *(f"    {name}," for name in counters), "], 1)"] if counters else []
         for weight, rows in self.rows.items():
-            kept, batch, factors = ([f"    {item}," for item in column] for column in zip(*rows, strict=True))
-            lines += ["torch._foreach_lerp_([", *kept, "], torch._foreach_mul([", *batch, "], ["]
-            lines += [*factors, f"]), {weight!r})"]
+            kept, batch = ([f"    {item}," for item in column] for column in zip(*rows, strict=True))
+            lines += ["torch._foreach_lerp_([", *kept, "], [", *batch, f"], {weight!r})"]
         return lines
 
 
