@@ -102,7 +102,7 @@ def test_more_kernels_than_a_file_may_have_builds_are_tried_in_one(
 
 def test_what_a_file_has_no_room_for_is_left_out(choose: Choose, monkeypatch: pytest.MonkeyPatch) -> None:
     """The least valuable first: the order in which regions are given."""
-    longest, timed = 9_500, Timed.verify
+    longest, timed = 10_000, Timed.verify
 
     def verify(self: Timed, problem: Problem, kernel: Kernel, **how: object) -> Verdict:
         is_read = len(kernel.source) <= longest

@@ -19,6 +19,7 @@ from dice.optimize.templates.recurrences import Recurrent, one_step
 from dice.optimize.templates.rows import Rows, is_window
 from dice.optimize.templates.text import KernelText, Store
 from dice.optimize.templates.values import Memory, Moved, NeedsMemory, Product, Reduced, Scanned, Value
+from dice.optimize.templates.vectors import SIZES
 
 MOST_KERNELS = 200
 
@@ -68,7 +69,7 @@ _TAKEN = re.compile(
     r"[vi]\d+|mid\d+|out\d*|row|lane|[a-cijkm-pr-tvz]|t[xy]|acc|tile_\w|[ab]_tile|sum\d*|top\d*|low\d*|product\d*|any\d*|all\d*"
     r"|own|own_\w+|tap\d*|kept\w*|step|steps|Vector|(load|store)_vector|aligned|higher|mean\d*|seen\d*|near|apart|gap|share|before|tile|column|warp|group|quarter|stages?"
     r"|next|part|other|is_inside|pair|tiles_[mn]|is_last|sums|split|multiply_add|[ab]_(next|high|low)"
-    r"|BLOCK\w*|ITEMS\w*|TILE_\w+|STAGES\w*|best\d*|at\d*|table\d*|first|last|totals|min|max|larger|smaller|\w+_kernel\w*|(block|warp)_\w+"
+    r"|BLOCK\w*|ITEMS\w*|TILE_\w+|STAGES\w*|best\d*|at\d*|table\d*|first|last|totals|guard|stream|workspace|min|max|larger|smaller|\w+_kernel\w*|(block|warp)_\w+"
 )
 
 
@@ -262,7 +263,7 @@ def _rows_of(value: Value) -> Rows | None:
 
 # ---- the file ------------------------------------------------------------------------------------------------------
 
-INCLUDES = "#include <torch/extension.h>\n#include <cuda_runtime.h>\n"
+INCLUDES = "#include <torch/extension.h>\n#include <c10/cuda/CUDAGuard.h>\n#include <cuda_runtime.h>\n"
 _PIPELINE = "#include <cuda_pipeline_primitives.h>\n"
 _DTYPES = {"float32": "torch::kFloat32", "float64": "torch::kFloat64", "float16": "torch::kFloat16",
            "bfloat16": "torch::kBFloat16", "int64": "torch::kInt64", "int32": "torch::kInt32", "int16": "torch::kInt16",
@@ -304,19 +305,46 @@ def _host(kernels: Kernels, name: str, taken: tuple[str, ...], in_vectors: bool)
     several = len(kernels.results) > 1
     returned = "std::vector<torch::Tensor>" if several else "torch::Tensor"
     declaration = f"{returned} {name}_cuda({', '.join(f'torch::Tensor {one}' for one in taken)})"
-    lines = [f"{one} = aligned({one});" if in_vectors else f"{one} = {one}.contiguous();" for one in taken]
-    for store in (*kernels.between, *kernels.results):
-        shape = ", ".join(map(str, store.value.shape))
-        lines.append(
-            f"auto {store.name} = torch::empty({{{shape}}}, {taken[0]}.options().dtype({_DTYPES[store.value.dtype]}));"
-        )
+    lines = [
+        f"const c10::cuda::CUDAGuard guard({taken[0]}.device());",
+        "const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();",
+        *(f"{one} = aligned({one});" if in_vectors else f"{one} = {one}.contiguous();" for one in taken),
+        *_between(kernels.between, taken[0]),
+        *(_empty(store, taken[0]) for store in kernels.results),
+    ]
     for text, stores in kernels.texts:
-        arguments = [f"{tensor}.data_ptr<{storage(dtype)}>()" for tensor, dtype in text.inputs.items()]
-        arguments += [f"{store.name}.data_ptr<{storage(store.value.dtype)}>()" for store in stores]
+        arguments = [_pointer(tensor, dtype, kernels.between) for tensor, dtype in text.inputs.items()]
+        arguments += [_pointer(store.name, store.value.dtype, kernels.between) for store in stores]
         arguments += ["t"] if text.steps else []
-        lines += [f"for (int t = 0; t < {text.steps}; t++)"] if text.steps else []
-        lines.append(f"{'    ' if text.steps else ''}{text.name}<<<{text.launch}>>>({', '.join(arguments)});")
+        launch = f"{text.name}<<<{text.launch}, 0, stream>>>({', '.join(arguments)});"
+        lines += [f"for (int t = 0; t < {text.steps}; t++)", f"    {launch}"] if text.steps else [launch]
     results = ", ".join(store.name for store in kernels.results)
     lines.append(f"return {{{results}}};" if several else f"return {results};")
     body = "\n".join(f"    {line}" for line in lines)
     return f"{declaration} {{\n{body}\n}}", declaration
+
+
+_ALIGNMENT = 256  # bytes, as PyTorch's allocator has it
+
+
+def _between(stores: Sequence[Store], like: str) -> list[str]:
+    """Memory for what lies between kernels: one allocation, for each takes the host as long as half a launch."""
+    if len(stores) < 2:
+        return [_empty(store, like) for store in stores]
+    lines, offset = [], 0
+    for store in stores:
+        at = "workspace.data_ptr<uint8_t>()" + (f" + {offset}" if offset else "")
+        lines.append(f"auto {store.name} = reinterpret_cast<{storage(store.value.dtype)}*>({at});")
+        offset += -(-store.value.numel * SIZES.get(store.value.dtype, 1) // _ALIGNMENT) * _ALIGNMENT
+    return [f"auto workspace = torch::empty({{{offset}}}, {like}.options().dtype(torch::kUInt8));", *lines]
+
+
+def _empty(store: Store, like: str) -> str:
+    shape = ", ".join(map(str, store.value.shape))
+    return f"auto {store.name} = torch::empty({{{shape}}}, {like}.options().dtype({_DTYPES[store.value.dtype]}));"
+
+
+def _pointer(tensor: str, dtype: str, between: Sequence[Store]) -> str:
+    """What a kernel is given for a tensor."""
+    in_workspace = len(between) > 1 and any(store.name == tensor for store in between)
+    return tensor if in_workspace else f"{tensor}.data_ptr<{storage(dtype)}>()"
