@@ -123,7 +123,8 @@ class _BackwardChooser(Chooser):
         best = self.choose(keys) if keys else None
         if best is not None and best.verdict.correct:
             return best
-        return self._verified((), apart=self.plan.apart)
+        with self._beside_each_other():
+            return self._verified((), apart=self.plan.apart)
 
 
 def with_kernels(plan: Plan, keys: Sequence[str] | frozenset[str], apart: bool) -> Plan:

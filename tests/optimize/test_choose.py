@@ -18,6 +18,7 @@ from dice.optimize.printing import problem_of
 from dice.optimize.regions import cut
 from dice.optimize.templates.answer import kernel_of
 from dice.optimize.trace.capture_graph import export_graph
+from dice.optimize.training import _BackwardChooser
 from dice.optimize.whole.choose import Chooser, Whole
 from dice.optimize.whole.plan import Part, Plan
 from dice.problem import Problem
@@ -45,8 +46,10 @@ class Timed:
     def __init__(self, saves: Mapping[str, float]):
         self.saves, self.asked = saves, 0
 
-    def verify(self, problem: Problem, kernel: Kernel, **how: object) -> Verdict:
+    def verify(self, problem: Problem, kernel: Kernel, **how: Any) -> Verdict:
         self.asked += 1
+        if "cancellation" in how:
+            how["cancellation"].check()  # what was called off is verified by nobody
         ms = 10.0 - sum(saved for title, saved in self.saves.items() if f": {title}." in kernel.source)
         return Verdict("correct", "done", timing=Timing(ms, 10.0, 10.0 / ms, 5))
 
@@ -63,8 +66,10 @@ def choose(tmp_path: Path) -> Callable[..., tuple[set[str], Chooser, Timed]]:
         speedups = {region.key: settings.pop(region.title, 2.0) for region in regions}
         with Journal(tmp_path / "journal.jsonl") as journal:
             plan = Plan(Problem(SOURCE, name="net"), ((unit, regions),), parts)
-            chooser = Chooser(verifier, plan, journal, lambda what, done, total: None, speedups=speedups, **settings)
-            whole: Whole | None = chooser.choose([region.key for region in regions])
+            kind = settings.pop("kind", Chooser)
+            chooser = kind(verifier, plan, journal, lambda what, done, total: None, speedups=speedups, **settings)
+            keys = [region.key for region in regions]
+            whole: Whole | None = chooser.choose(keys) if kind is Chooser else chooser.choose_or_none(keys)
         return {titles[key] for key in whole.keys} if whole else set(), chooser, verifier
 
     return run
@@ -77,6 +82,19 @@ FASTER = {"linear, relu": 1.0, "softmax": 2.0, "cumsum": 0.5}
 def test_what_saves_time_stays(choose: Choose) -> None:
     kept, _, _ = choose(FASTER)
     assert kept == set(FASTER)
+
+
+class BackwardOfNothing(_BackwardChooser):
+    """Its compositions are those of the regions themselves."""
+
+    problem = Chooser.problem  # type: ignore[assignment]
+    composed = Chooser.composed
+    why_not_inlined = Chooser.why_not_inlined
+
+
+def test_backwards_that_are_no_faster_leave_pytorchs(choose: Choose) -> None:
+    kept, chooser, _ = choose(dict.fromkeys(FASTER, -1.0), kind=BackwardOfNothing)
+    assert kept == set() and len(chooser.dropped) == 3
 
 
 def test_a_region_without_which_the_whole_is_faster_goes(choose: Choose) -> None:

@@ -8,6 +8,7 @@ are right stay. A whole that is not right although its parts are is halved until
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -72,7 +73,7 @@ class Chooser:
     dropped: dict[str, str] = field(default_factory=dict)
     _known: dict[tuple[str, bool, int], Verdict] = field(default_factory=dict)  # by kernel, whether brief, and trials
     _tried: int = 0
-    _together: Cancellation = field(default_factory=Cancellation)  # of all compositions of one choice
+    _together: Cancellation = field(default_factory=Cancellation)  # of all compositions of a block
 
     @property
     def problem(self) -> Problem:
@@ -102,9 +103,15 @@ class Chooser:
         usable = self._fitting([key for key in keys if self._is_inlined(key) and self._is_promising(key)])
         if not usable:
             return None
-        self._together = self.cancellation.several_jobs()  # inputs are drawn, and the module run on them, once for all
-        try:
+        with self._beside_each_other():
             return self._best(usable)
+
+    @contextmanager
+    def _beside_each_other(self) -> Iterator[None]:
+        """For the compositions of the block, inputs are drawn, and the module run on them, once for all."""
+        self._together = self.cancellation.several_jobs()
+        try:
+            yield
         finally:
             self._together.cancel()
 
