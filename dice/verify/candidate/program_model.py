@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from dice.verify.candidate import program_code
 from dice.verify.candidate.passing import Passing
+from dice.verify.execution import program_code
 from dice.verify.execution.running import Device
 from dice.verify.ipc import program as p
 from dice.verify.ipc.program import Program

@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dice.verify.candidate import capture
 from dice.verify.candidate.capture import NotCaptured
-from dice.verify.candidate.program_code import Departed
 from dice.verify.candidate.program_model import NotThere, ProgramModel, _fixed, match_names
 from dice.verify.execution import fake_cuda
+from dice.verify.execution.program_code import Departed
 from dice.verify.execution.running import Device
 from dice.verify.ipc import program
 from dice.verify.tensors import transport
