@@ -63,6 +63,43 @@ def test_who_keeps_a_tensor_for_the_next_call_is_followed_in_parts(how: str, pla
     assert ("keeps a tensor for its next call, as cell.last" in trace.reason) == (places != {""})
 
 
+COUNTS = """
+import torch
+import torch.nn as nn
+
+
+class Counts(nn.Module):
+    def forward(self, x):
+        count = int((x > 0).sum().item())
+        return x * count if count > 3 else x
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(8, 4)
+        self.inner = nn.Sequential(nn.ReLU(), Counts())
+
+    def forward(self, x):
+        return self.inner(self.mix(x))
+
+
+def get_inputs():
+    return [torch.randn(2, 8)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_parts_that_cannot_be_followed_are_named() -> None:
+    with Tracer("emulated") as tracer:
+        trace = tracer.trace(Problem(COUNTS, name="counts"))
+    assert {path for unit in trace.units for path in unit.paths} == {".mix", ".inner[0]"}
+    assert trace.reason.endswith("; left to PyTorch: inner.1 (Counts)"), trace.reason
+
+
 MOVES = """
 import torch
 import torch.nn as nn

@@ -34,6 +34,7 @@ from dice.verify.reference.trial import ReferenceFailed, derive
 from dice.verify.tensors import near, transport
 
 LARGEST_PART = 200  # submodules tried
+MOST_NAMED = 6  # parts that a report names
 MOST_FLAGS = 3  # truth values among the inputs, of which each doubles the work
 OTHERS = (-1.0, 100.0, 0.0)  # times the inputs
 
@@ -101,9 +102,13 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
         if any(map(is_number, pytree.tree_leaves(inputs))):
             reason += "; a plain number among its inputs can only be computed with"
     at("following its parts")
-    units = list(_parts(model, inputs, device, export, rebound))
+    left: list[str] = []
+    units = list(_parts(model, inputs, device, export, rebound, left))
     if not units:
         raise NotTraced(f"it cannot be followed: {reason}")
+    if left:
+        more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
+        reason += f"; left to PyTorch: {', '.join(left[:MOST_NAMED])}{more}"
     return Traced([unit.to_json() for unit in _merged(units)], False, reason, total, count)
 
 
@@ -189,10 +194,15 @@ def _same(one: torch.Tensor, other: Any) -> bool:
 
 
 def _parts(
-    model: torch.nn.Module, inputs: Any, device: Device, export: Callable[..., Unit], rebound: Sequence[str]
+    model: torch.nn.Module,
+    inputs: Any,
+    device: Device,
+    export: Callable[..., Unit],
+    rebound: Sequence[str],
+    left: list[str],
 ) -> Iterator[Unit]:
     """The largest submodules that can be followed, with the arguments that they were called with. `rebound`: attributes
-    that change from call to call; what holds one is not followed."""
+    that change from call to call; what holds one is not followed. `left`: told of the smallest that cannot be."""
     calls: dict[str, list[tuple[Any, Any]]] = {}
     hooks = []
     for path, module in model.named_modules():
@@ -219,12 +229,11 @@ def _parts(
         if calls.get(path) and not any(name.startswith(f"{path}.") for name in rebound):
             tried += 1
             args, kwargs = calls[path][0]
-            try:
-                place = access(model, path)
-                yield export(module, args, kwargs, path=place)
+            with contextlib.suppress(NotTraced):
+                yield export(module, args, kwargs, path=access(model, path))
                 continue
-            except NotTraced:
-                pass
+        if calls.get(path) and not list(module.children()):
+            left.append(f"{path} ({type(module).__name__})")
         waiting += [(f"{path}.{name}", child) for name, child in module.named_children()]
 
 
