@@ -20,6 +20,7 @@ from dice.optimize.whole.compose import compose
 from dice.optimize.whole.extension import extension_of
 from dice.optimize.whole.namespaces import NotShared
 from dice.optimize.whole.plan import Part, Plan
+from dice.optimize.whole.streams import on_current_stream
 from dice.problem import Problem
 from dice.verify.execution.running import Device
 
@@ -95,12 +96,30 @@ def composed() -> Callable[..., str]:
 def test_names_that_mean_different_things_share_a_build(composed: Callable[..., str], tmp_path: Path) -> None:
     text = composed(file("x + 1"), file("x * 3", 128, "double"))
     assert text.count("load_inline(") == 1 and "cuda_sources=[cuda_source_1, cuda_source_2]" in text
+    assert text.count("THREADS * 8, c10::cuda::getCurrentCUDAStream()>>>") == 2
     assert text.index("# Region 1") < text.index("x + 1") < text.index("# Region 2") < text.index("x * 3")
     (tmp_path / "chain.py").write_text(text)
     module = load(tmp_path / "chain.py", backend="emulated")
     x = torch.randn(5, 7)
     torch.testing.assert_close(module.region_1(x), x + 1)
     torch.testing.assert_close(module.region_2(x), x * 3)
+
+
+@pytest.mark.parametrize(
+    ("launch", "expected"),
+    [
+        ("k<<<(n + 1) / 2, 2>>>(x);", "k<<<(n + 1) / 2, 2, 0, STREAM>>>(x);"),
+        ("k<float, 4><<<dim3(a, b), f(2, 3), 4 * n>>>(x);", "k<float, 4><<<dim3(a, b), f(2, 3), 4 * n, STREAM>>>(x);"),
+        ("k<<<1, 2, 0, own>>>(x);", "k<<<1, 2, 0, own>>>(x);"),
+        ("k<<<most<int, 3>(n), 2>>>(x);", "k<<<most<int, 3>(n), 2>>>(x);"),
+        ('// k<<<1, 2>>>(x);\nauto text = "<<<1, 2>>>";', '// k<<<1, 2>>>(x);\nauto text = "<<<1, 2>>>";'),
+        ("#define RUN(k) k<<<1, 2>>>()", "#define RUN(k) k<<<1, 2, 0, STREAM>>>()"),
+        ("k<<<1, 2", "k<<<1, 2"),
+    ],
+)
+def test_a_launch_without_a_stream_gets_pytorchs(launch: str, expected: str) -> None:
+    found = on_current_stream(launch).replace("c10::cuda::getCurrentCUDAStream()", "STREAM")
+    assert found == ("#include <c10/cuda/CUDAStream.h>\n" if expected != launch else "") + expected
 
 
 @pytest.mark.parametrize("name", ["2_Conv2D_ReLU", "réseau", "a b", "..."])

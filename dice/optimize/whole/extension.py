@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from dice import syntax
 from dice.kernel import Kernel
 from dice.optimize.whole.namespaces import NotShared, Prototype, prototypes, within
+from dice.optimize.whole.streams import on_current_stream
 
 _POSITIONAL = ("name", "cpp_sources", "cuda_sources")
 _DROPPED = ("name", "cpp_sources", "cuda_sources", "functions", "verbose")
@@ -52,7 +53,8 @@ def extension_of(kernel: Kernel, number: int) -> Extension:
     outside = {name: f"{name}_{number}" for name in functions}
     gone = {node.lineno for node in (statement, *(texts[name][0] for name in (*used, *also)))}
     _require_unused([node for node in body if node.lineno not in gone], {*used, *also}, handle)
-    text = _written(within(f"region_{number}", cuda, own, outside), own, outside, number)
+    inner = within(f"region_{number}", on_current_stream(cuda), own, outside)
+    text = _written(inner, own, outside, number)
     return Extension(number, handle, text, outside, _options(given), frozenset(gone))
 
 
