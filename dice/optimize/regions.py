@@ -279,11 +279,23 @@ class _Cutter:
         if not any(name in self.data for name in group.nodes):
             return None  # numbers that the code makes of nothing, the same in each call
         wanted, taken = self._outputs(members), self._taken(members)
+        if not all(self._keeps_its_statistics(node, taken) for node in taken):
+            return None
         kind, nodes = group.kind, [*group.nodes, *(part for name in group.nodes for part in self._parts_of(name))]
         if kind == "rows":
             kinds = [self.kinds[name] for name in group.nodes if self.kinds[name] in ROWS]
             kind = next((one for one in ("normalisation", "softmax", "loss") if one in kinds), "reduction")
         return named(kind, nodes, taken, wanted, self.nodes)
+
+    def _keeps_its_statistics(self, node: Node, taken: Sequence[Node]) -> bool:
+        """Whether what a batch normalisation keeps can be handed on: who else of the region reads it would have to say
+        whether before or after, and what it keeps in another type is not made of what it reads."""
+        if not (node.base == "batch_norm" and node.arguments[5] and isinstance(node.arguments[3], Ref)):
+            return True
+        kept = [one for one in node.arguments[3:5] if isinstance(one, Ref)]
+        others = {use for one in taken if one is not node for use in one.uses}
+        same_type = all(self.nodes[one.name].spec.dtype == self.nodes[node.uses[0]].spec.dtype for one in kept)
+        return same_type and others.isdisjoint(one.name for one in kept)
 
     def _outputs(self, members: set[str]) -> list[str]:
         """Values of the members that somebody else reads. Where that is through views, they are made again there."""
@@ -446,6 +458,7 @@ def _with_statistics(region: Region, whole: Mapping[str, Node]) -> Region:
     outputs = list(region.outputs)
     output = region.graph.output if isinstance(region.graph.output, tuple) else (region.graph.output,)
     dropped: set[str] = set()
+    names = {node.name for node in region.graph.nodes}
     for node in region.graph.nodes:
         if node not in kept:
             nodes.append(node)
@@ -454,15 +467,14 @@ def _with_statistics(region: Region, whole: Mapping[str, Node]) -> Region:
         value = region.graph[x.name].spec
         channels = Spec((value.shape[1],), value.dtype)
         over = [0, *range(2, len(value.shape))]
-        number = len(updates)
-        pair = f"var_mean{number or ''}"
+        pair, own_mean, own_var = (_unused(stem, names) for stem in ("var_mean", "batch_mean", "batch_var"))
         nodes += [
             replace(node, arguments=(x, weight, bias, None, None, training, momentum, eps, *rest), effect=False),
             Node(pair, "aten.var_mean.correction", (x, over), {"correction": 1}, (channels, channels)),
-            Node(f"batch_var{number or ''}", "getitem", (Ref(pair), 0), {}, channels),
-            Node(f"batch_mean{number or ''}", "getitem", (Ref(pair), 1), {}, channels),
+            Node(own_var, "getitem", (Ref(pair), 0), {}, channels),
+            Node(own_mean, "getitem", (Ref(pair), 1), {}, channels),
         ]
-        output = (*output, Ref(f"batch_mean{number or ''}"), Ref(f"batch_var{number or ''}"))
+        output = (*output, Ref(own_mean), Ref(own_var))
         at = len(outputs)
         outputs += ["", ""]
         outside = dict(
@@ -475,10 +487,14 @@ def _with_statistics(region: Region, whole: Mapping[str, Node]) -> Region:
         dropped |= {mean.name, var.name}
     states = [one for one in region.graph.nodes if one.operator == "state"]
     still = [name for one, name in zip(states, region.states, strict=True) if one.name not in dropped]
-    return replace(
-        region,
-        graph=Graph(tuple(node for node in nodes if node.name not in dropped), output),
-        states=tuple(still),
-        outputs=tuple(outputs),
-        updates=tuple(updates),
-    )
+    graph = Graph(tuple(node for node in nodes if node.name not in dropped), output)
+    return replace(region, graph=graph, states=tuple(still), outputs=tuple(outputs), updates=tuple(updates))
+
+
+def _unused(stem: str, names: set[str]) -> str:
+    """A name that no other value has, noted as one."""
+    name = stem
+    while name in names:
+        name += "_"
+    names.add(name)
+    return name

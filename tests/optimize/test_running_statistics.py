@@ -62,6 +62,55 @@ class Centred(nn.Module):
         return near.sum(-1) + torch.exp(first).sum() + torch.sin(self.centre).sum()
 
 
+class ReadAround(nn.Module):
+    """Reads a statistic before and after it is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = x - self.norm.get_buffer("running_mean")
+        return self.norm(x) * before + self.norm.get_buffer("running_mean")
+
+
+class ReadBefore(nn.Module):
+    """Reads a statistic before it is kept, in a region of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        before = torch.softmax(self.mix(x) - self.norm.get_buffer("running_mean"), -1)
+        return self.norm(x), before
+
+
+class OfThatName(nn.Module):
+    """Has buffers and a parameter that are called as what a region computes besides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("batch_mean", torch.full((4,), 3.0))
+        self.register_buffer("batch_var", torch.full((4,), 0.5))
+        self.var_mean = nn.Parameter(torch.full((4,), 2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.norm(x) * self.var_mean - self.batch_mean) / self.batch_var
+
+
+class OfTwoTypes(nn.Module):
+    """Keeps in float32 what it normalises in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.norm(x.bfloat16())).float()
+
+
 def lines_of(module: nn.Module, x: torch.Tensor) -> tuple[list[str], list[str]]:
     """Functions of the regions in PyTorch, and the statements between them."""
     graph = export_graph(module, (x,), {}, Device("emulated"), own_file=__name__).graph
@@ -95,6 +144,12 @@ def test_statistics_are_kept_as_pytorch_keeps_them(module: nn.Module, together: 
 
 def test_what_is_overwritten_is_read_before() -> None:
     _, theirs, ours = compare(Centred())
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+
+
+@pytest.mark.parametrize("kind", [ReadAround, ReadBefore, OfThatName, OfTwoTypes])
+def test_statistics_are_told_from_what_reads_them_and_what_is_called_so(kind: type[nn.Module]) -> None:
+    _, theirs, ours = compare(kind())
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
 
 

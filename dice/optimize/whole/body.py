@@ -51,13 +51,14 @@ class Body:
                 self.compute([node.name])
 
     def _readers_before(self, writer: Node) -> Iterator[str]:
-        """What comes before `writer` in the graph and reads, itself or by a view, the tensor to which it writes."""
-        if not _writes(writer):
+        """What comes before `writer` in the graph and reads, itself or by a view, a tensor to which it writes."""
+        same = set(_written(writer))  # and their views
+        for written in list(same):
+            while _is_of_same_memory(self._nodes[written]):
+                written = self._nodes[written].uses[0]
+            same.add(written)
+        if not same:
             return
-        written = writer.uses[0]
-        while _is_of_same_memory(self._nodes[written]):
-            written = self._nodes[written].uses[0]
-        same = {written}  # and its views
         for node in self._graph.nodes:
             if node is writer:
                 return
@@ -184,6 +185,14 @@ class _Last:
 def _writes(node: Node) -> bool:
     """Whether it writes to the first of what it takes, and gives that."""
     return node.effect and node.base.endswith("_") and bool(node.uses)
+
+
+def _written(node: Node) -> list[str]:
+    """The values to which it writes: what it gives, or the statistics that a normalisation keeps."""
+    if _writes(node):
+        return [node.uses[0]]
+    kept = node.arguments[3:5] if node.effect and node.base in ("batch_norm", "instance_norm") else ()
+    return [one.name for one in kept if isinstance(one, Ref)]
 
 
 def _is_of_same_memory(node: Node) -> bool:

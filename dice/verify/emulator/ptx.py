@@ -90,6 +90,11 @@ _COMPARISONS = {
 _SPECIAL = {
     "laneid": "dice_emu::lane_id()",
     "warpid": "dice_emu::linear_thread() / 32",
+    "lanemask_eq": "(1u << dice_emu::lane_id())",
+    "lanemask_lt": "((1u << dice_emu::lane_id()) - 1u)",
+    "lanemask_le": "((2u << dice_emu::lane_id()) - 1u)",
+    "lanemask_gt": "~((2u << dice_emu::lane_id()) - 1u)",
+    "lanemask_ge": "~((1u << dice_emu::lane_id()) - 1u)",
     **{
         f"{name}.{axis}": f"{word}.{axis}"
         for name, word in (("tid", "threadIdx"), ("ntid", "blockDim"), ("ctaid", "blockIdx"), ("nctaid", "gridDim"))

@@ -20,6 +20,8 @@ FAR_BELOW, FAR_ABOVE, FAR = "far below zero", "far above zero", 1000.0
 BELOW, ABOVE, TOGETHER = "below sentinels", "above sentinels", "far below, near together"
 SENTINEL, SENTINEL_HALF = 3e8, 2e4  # not more: from 1e9 on are what masks write
 TOGETHER_AT, TOGETHER_WIDTH = 1.2e5, 16.0  # a softmax may subtract the maximum of all rows, and rounds no further away
+LEANING, LEAN = "leaning", 3.0  # spreads
+STRIPED, STRIPE, STRIPE_HEIGHT = "striped", 32, 6.0  # every so many places, by so many spreads
 HALVES, EVEN, FINENESS = "halves", "even", 5  # so many halvings of the spread
 # The same multiples in another order: sums, extremes and the ends of rows stay what they were.
 REARRANGED = "rearranged"
@@ -47,6 +49,15 @@ def offset(tensor: torch.Tensor, spreads: float) -> torch.Tensor:
         return tensor
     spread = float(tensor.float().std())
     return (tensor + spreads * spread).masked_fill_(tensor == 0, 0.0)
+
+
+def _striped(tensor: torch.Tensor) -> torch.Tensor:
+    """The largest values all at places that are a warp apart: one lane has them, where each takes every 32nd."""
+    if tensor.shape[-1] < 2 * STRIPE or is_formed(tensor):
+        return tensor
+    own = tensor.clone()
+    own[..., 5::STRIPE] += STRIPE_HEIGHT * float(tensor.float().std())
+    return own
 
 
 def _beyond(tensor: torch.Tensor, begin: float) -> torch.Tensor:
@@ -144,6 +155,8 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     REARRANGED: _rearranged,
     OFFSET: lambda tensor: offset(tensor, -AWAY),
     OFFSET_ABOVE: lambda tensor: offset(tensor, AWAY),
+    LEANING: lambda tensor: offset(tensor, LEAN),
+    STRIPED: lambda tensor: _striped(tensor) if tensor.dim() else tensor,
     FAR_BELOW: lambda tensor: offset(tensor, -FAR),
     FAR_ABOVE: lambda tensor: offset(tensor, FAR),
     BELOW: lambda tensor: _beyond(tensor, -2),

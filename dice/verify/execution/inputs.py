@@ -27,6 +27,8 @@ families, each used only where the reference itself stays finite and as exact as
 | `input i with other values` | where all draws leave it alike (`steady.py`) | kernels that ignore it |
 | `past N` | moved by 2 N, where the reference compares with N and no draw decides otherwise | a branch left out |
 | `halves` | multiples of powers of two, before what rounds | halves that are rounded away from zero |
+| `leaning` | moved up by 3 times their spread, before sigmoids | gates that are open: a memory that is cut short |
+| `striped` | the largest at every 32nd place, before orders | candidates that are left out lane by lane |
 | `drifting` | rising or falling, before decisions on sums | a decision by a part of the values |
 | `even` | multiples of one power of two | |
 | `rearranged` | the same in another order, the ends of rows as before | answers remembered by a sum or by ends |
@@ -56,9 +58,11 @@ from dice.verify.execution.changes import (
     FAR_BELOW,
     HALVES,
     LARGE_AS_DRAWN,
+    LEANING,
     OFFSET,
     OFFSET_ABOVE,
     RATHER_LARGE,
+    STRIPED,
     TOGETHER,
     is_formed,
     offset,
@@ -95,6 +99,8 @@ _MINIMA |= {"scatter_reduce", "index_reduce", "segment_reduce"}
 _POOLS = {f"{form}{dims}" for dims in ("2d", "3d") for form in ("max_pool", "adaptive_max_pool", "fractional_max_pool")}
 _MAXIMA = frozenset({"argmax", "cummax", "embedding_bag", *_POOLS, *(f"{pool}_with_indices" for pool in _POOLS)})
 _ROUNDINGS = frozenset({"round"})
+_GATES = frozenset({"sigmoid", "lstm", "gru", "lstm_cell", "gru_cell"})
+_ORDERS = frozenset({"sort", "topk", "kthvalue", "median"})
 _AGGREGATES = frozenset({"sum", "var", "norm", "linalg_vector_norm", "median"})
 _SPREADS = frozenset({"var", "std", "norm", "linalg_vector_norm", "max", "sum"})
 _NEAR = frozenset({"eq", "le", "abs"})  # of which `isclose` is made
@@ -193,6 +199,8 @@ def decisive(
         *halves,
         *drifting,
         *near,
+        *([LEANING] if _GATES.intersection(families) else []),
+        *([STRIPED] if _ORDERS.intersection(families) else []),
         *([seldom.BARE_CORNER] if _ELIMINATING.intersection(families) else []),
         *([seldom.NEARLY_EQUAL] if _NEAR.issubset(families) else []),
         *(f"{seldom.SPREAD}{bound:g}" for bound in spreads),

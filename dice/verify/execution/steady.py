@@ -94,8 +94,8 @@ def kinds(leaf: Any, words: Sequence[str] = ()) -> list[list[str]]:
         return [[NEGATED]]
     if isinstance(leaf, int):
         return [["more", "less"], ["far"]]
-    if isinstance(leaf, float):
-        return [["moved"]]
+    if isinstance(leaf, float):  # a rate that is less remembers for longer
+        return [["moved"], [HALVED]] if leaf else [["moved"]]
     if isinstance(leaf, str):
         return [[TEXT + word for word in words if word != leaf]]
     if not leaf.numel() or leaf.is_complex() or _is_narrow(leaf):

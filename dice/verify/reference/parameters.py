@@ -1,5 +1,6 @@
 """Other values of parameters that no seed changes: biases of 0, weights of 1, identities, running statistics. And of
-those that follow from another parameter when they are made: its copy, its lengths."""
+those that follow from another parameter when they are made: its copy, its lengths. And of those that have a form
+whatever the seed, as orthogonal and symmetric matrices do."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from dice.verify.tensors import trees
 
 PART = 0.01  # of a parameter, from which on it is no chance that it is the same under two seeds
 REACH = 1.75
+FORMLESS = 0.5  # of a parameter's spread, or of a gain: by a half of this at most it is moved up or down
 MOST_SIGNED = 1 << 22  # elements
 MOST_BORNE = 64  # tensors that are varied one by one, where all at once make the reference fail
 
@@ -20,8 +22,8 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
     """`plain`, the state of `model`, with those made random that are the same in `other`, which another seed made, or
     hold one value everywhere, or follow from another one. Constants move by up to a half, or `REACH` where they are
     less than one, as slopes are; what has a form of its own, by as much as its values differ, and what rises or falls
-    goes on to do so between the same ends. Weights that are all above zero, or all below, get either sign, as training
-    may give them."""
+    goes on to do so between the same ends. All others move a little, and lose what form they have. Weights that are all
+    above zero, or all below, get either sign, as training may give them."""
     state = dict(plain)
     taken = list(trees.taken(model, other))
     for place, (name, parameter) in enumerate(taken):
@@ -36,7 +38,7 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
             or any(_are_lengths(parameter, one) for one in (*before, *after))
         ):
             changed = _without_steady_part(parameter, other.get(name))
-            state[name] = state[name] if changed is None else changed
+            state[name] = _without_form(parameter) if changed is None else changed
             continue
         if not parameter.requires_grad and _is_sorted(parameter):
             state[name] = _warped(parameter.detach())
@@ -55,6 +57,15 @@ def _moved(value: torch.Tensor) -> torch.Tensor:
     least, most = value.float().aminmax()
     reach = REACH if 0 < max(-float(least), float(most)) < 1 else 0.5
     return value + (torch.rand_like(value) - 0.5) * (2 * (spread if spread > 0 else reach))
+
+
+def _without_form(parameter: torch.Tensor) -> torch.Tensor:
+    """Near to it, and no longer orthogonal, symmetric or of unit rows, which no training step leaves a parameter."""
+    own = parameter.detach()
+    if not parameter.requires_grad or not 1 < own.numel() <= MOST_SIGNED or _is_sorted(own):
+        return own
+    move = (torch.rand_like(own) - 0.5) * FORMLESS
+    return own * (1 + move) if _has_one_sign(own) else own + move * float(own.double().std())
 
 
 def _has_one_sign(value: torch.Tensor) -> bool:

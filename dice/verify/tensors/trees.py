@@ -55,10 +55,10 @@ def tensors_of(model: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def constant_buffers(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Buffers of a model's state that hold one value everywhere, as scales of one do; not single numbers."""
+    """Buffers of a model's state that hold one value everywhere, as scales of one do."""
     kept, known = model.state_dict().keys(), {name for name, _ in varying(model)}
     for name, buffer in model.named_buffers():
-        alike = buffer.is_floating_point() and buffer.numel() > 1 and is_steady(buffer, None)
+        alike = buffer.is_floating_point() and buffer.numel() > 0 and is_steady(buffer, None)
         if name in kept and name not in known and alike:
             yield name, buffer
 

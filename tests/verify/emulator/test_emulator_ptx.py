@@ -59,6 +59,14 @@ STATEMENTS = {
     "tanh": ('asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));', math.tanh(X)),
     "extremes": ('asm("max.f32 %0, %1, 0f40800000;" : "=f"(y) : "f"(x));', 4.0),
     "lane": ('unsigned k; asm("mov.u32 %0, %%laneid;" : "=r"(k)); y = k + 1;', 1.0),
+    "lanes below and from here": (
+        'unsigned a, b; asm("mov.u32 %0, %%lanemask_lt;" : "=r"(a)); asm("mov.u32 %0, %%lanemask_ge;" : "=r"(b));'
+        " y = 100 * a + __popc(b);", 32.0,
+    ),
+    "lanes to here and above": (
+        'unsigned a, b; asm("mov.u32 %0, %%lanemask_le;" : "=r"(a)); asm("mov.u32 %0, %%lanemask_gt;" : "=r"(b));'
+        ' unsigned c; asm("mov.u32 %0, %%lanemask_eq;" : "=r"(c)); y = 100 * a * c + __popc(b);', 131.0,
+    ),
     "an if without braces": ('if (n > 100) asm("mov.f32 %0, %1;" : "=f"(y) : "f"(x)); else y = 4;', 4.0),
     "barriers and hints": (
         'asm volatile("bar.sync 0;"); asm volatile("membar.gl;" ::: "memory");'

@@ -35,7 +35,8 @@ ADDED = torch.zeros(6, 6).masked_fill(MASK == 0, float("-inf"))
         (True, ["negated"]),
         (2, ["more", "less", "far"]),
         ("mean", ["text sum", "text none"]),
-        (0.5, ["moved"]),
+        (0.5, ["moved", "halved"]),
+        (0.0, ["moved"]),
     ],
 )
 def test_kinds(leaf: Any, kinds: list[str]) -> None:

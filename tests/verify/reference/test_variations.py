@@ -21,7 +21,7 @@ IGNORED = {  # forward, inputs, and the place and kind of the one that all draws
         "return x * (torch.arange(40) < inputs[1][:, None])", "torch.full((batch_size,), 40)", (1, "shorter"),
     ),
     "arange": ("return x[:, inputs[1]]", "torch.arange(40)", (1, "repeated")),
-    "number": ("return x * inputs[1]", "2.0", (1, "moved")),
+    "number": ("return x * inputs[1]", "2.0", (1, "halved"), (1, "moved")),
     "whole number": ("return x.roll(inputs[1], 1)", "3", (1, "more"), (1, "far")),
     "text": ("return x.exp().sum(-1) if inputs[1] == 'total' else x.exp().mean(-1)", "'mean'", (1, "text total")),
     "varying mask": (
