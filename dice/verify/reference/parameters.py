@@ -47,6 +47,10 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
     for name, parameter in taken:
         if parameter.requires_grad and parameter.is_floating_point() and _has_one_sign(state[name].detach()):
             state[name] = torch.where(torch.rand_like(parameter) < 0.5, -state[name], state[name])
+    first: dict[int, str] = {}  # names of tensors; one that has several has one value
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if name in state:
+            state[name] = state[first.setdefault(id(tensor), name)]
     return state
 
 

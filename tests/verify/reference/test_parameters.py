@@ -81,9 +81,11 @@ class Model(torch.nn.Module):
         self.even = torch.nn.Parameter(half + half.t())
         self.knots = torch.nn.Parameter(torch.randn(8).sort().values)
         self.register_buffer("gain", torch.tensor(1.0))
+        self.again = torch.nn.Linear(8, 8, bias=False)
+        self.again.weight = self.turn
 
     def forward(self, x):
-        return torch.tanh(x @ self.turn @ self.even) * self.gain + torch.bucketize(x, self.knots)
+        return torch.tanh(self.again(x) @ self.turn @ self.even) * self.gain + torch.bucketize(x, self.knots)
 
 def get_inputs():
     return [torch.randn(4, 8)]
@@ -104,6 +106,7 @@ def test_parameters_lose_a_form_that_every_seed_gives(make: Make) -> None:
         even, even.t(), atol=1e-2
     )
     assert float((turn - plain["turn"]).abs().max()) < 0.3 * float(plain["turn"].std())
+    assert torch.equal(turn, varied["again.weight"])
     assert torch.equal(varied["knots"], plain["knots"]) and float(varied["gain"]) != 1.0
 
 
