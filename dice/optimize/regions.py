@@ -279,23 +279,13 @@ class _Cutter:
         if not any(name in self.data for name in group.nodes):
             return None  # numbers that the code makes of nothing, the same in each call
         wanted, taken = self._outputs(members), self._taken(members)
-        if not all(self._keeps_its_statistics(node, taken) for node in taken):
+        if not all(_keeps_its_statistics(node, taken, self.nodes) for node in taken):
             return None
         kind, nodes = group.kind, [*group.nodes, *(part for name in group.nodes for part in self._parts_of(name))]
         if kind == "rows":
             kinds = [self.kinds[name] for name in group.nodes if self.kinds[name] in ROWS]
             kind = next((one for one in ("normalisation", "softmax", "loss") if one in kinds), "reduction")
         return named(kind, nodes, taken, wanted, self.nodes)
-
-    def _keeps_its_statistics(self, node: Node, taken: Sequence[Node]) -> bool:
-        """Whether what a batch normalisation keeps can be handed on: who else of the region reads it would have to say
-        whether before or after, and what it keeps in another type is not made of what it reads."""
-        if not (node.base == "batch_norm" and node.arguments[5] and isinstance(node.arguments[3], Ref)):
-            return True
-        kept = [one for one in node.arguments[3:5] if isinstance(one, Ref)]
-        others = {use for one in taken if one is not node for use in one.uses}
-        same_type = all(self.nodes[one.name].spec.dtype == self.nodes[node.uses[0]].spec.dtype for one in kept)
-        return same_type and others.isdisjoint(one.name for one in kept)
 
     def _outputs(self, members: set[str]) -> list[str]:
         """Values of the members that somebody else reads. Where that is through views, they are made again there."""
@@ -443,6 +433,17 @@ def named(
         tuple(wanted),
     )
     return _with_statistics(region, whole)
+
+
+def _keeps_its_statistics(node: Node, taken: Sequence[Node], whole: Mapping[str, Node]) -> bool:
+    """Whether what a batch normalisation keeps can be handed on: who else of the region reads it would have to say
+    whether before or after, and what it keeps in another type is not made of what it reads."""
+    if not (node.base == "batch_norm" and node.arguments[5]):
+        return True
+    kept = [one.name for one in node.arguments[3:5] if isinstance(one, Ref)]
+    others = {use for one in taken if one is not node for use in one.uses}
+    same_type = all(whole[one].spec.dtype == whole[node.uses[0]].spec.dtype for one in kept)
+    return same_type and others.isdisjoint(kept)
 
 
 def _with_statistics(region: Region, whole: Mapping[str, Node]) -> Region:
