@@ -279,13 +279,11 @@ class _Cutter:
         if not any(name in self.data for name in group.nodes):
             return None  # numbers that the code makes of nothing, the same in each call
         wanted, taken = self._outputs(members), self._taken(members)
-        if not all(_keeps_its_statistics(node, taken, self.nodes) for node in taken):
-            return None
         kind, nodes = group.kind, [*group.nodes, *(part for name in group.nodes for part in self._parts_of(name))]
         if kind == "rows":
             kinds = [self.kinds[name] for name in group.nodes if self.kinds[name] in ROWS]
             kind = next((one for one in ("normalisation", "softmax", "loss") if one in kinds), "reduction")
-        return named(kind, nodes, taken, wanted, self.nodes)
+        return named(kind, nodes, taken, wanted, self.nodes) if _keep_their_statistics(taken, self.nodes) else None
 
     def _outputs(self, members: set[str]) -> list[str]:
         """Values of the members that somebody else reads. Where that is through views, they are made again there."""
@@ -435,15 +433,15 @@ def named(
     return _with_statistics(region, whole)
 
 
-def _keeps_its_statistics(node: Node, taken: Sequence[Node], whole: Mapping[str, Node]) -> bool:
-    """Whether what a batch normalisation keeps can be handed on: who else of the region reads it would have to say
-    whether before or after, and what it keeps in another type is not made of what it reads."""
-    if not (node.base == "batch_norm" and node.arguments[5]):
-        return True
-    kept = [one.name for one in node.arguments[3:5] if isinstance(one, Ref)]
-    others = {use for one in taken if one is not node for use in one.uses}
-    same_type = all(whole[one].spec.dtype == whole[node.uses[0]].spec.dtype for one in kept)
-    return same_type and others.isdisjoint(kept)
+def _keep_their_statistics(taken: Sequence[Node], whole: Mapping[str, Node]) -> bool:
+    """Whether what batch normalisations keep can be handed on: who else of the region reads it would have to say
+    whether before or after, and what is kept in another type is not made of what is read."""
+    for node in (one for one in taken if one.base == "batch_norm" and one.arguments[5]):
+        kept = [one.name for one in node.arguments[3:5] if isinstance(one, Ref)]
+        others = {use for one in taken if one is not node for use in one.uses}
+        if others.intersection(kept) or any(whole[one].spec.dtype != whole[node.uses[0]].spec.dtype for one in kept):
+            return False
+    return True
 
 
 def _with_statistics(region: Region, whole: Mapping[str, Node]) -> Region:
