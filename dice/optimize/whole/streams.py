@@ -16,13 +16,13 @@ def on_current_stream(source: str) -> str:
     """The CUDA source with a stream for each launch that names none. One whose grid and block are templates with
     arguments of their own is left as it is."""
     tokens, edits = Tokens(source), Edits(source)
-    launches = [at for at in range(len(tokens)) if tokens.text(at) == "<<<"]
-    missing = [(end, ", 0" * (3 - count)) for end, count in map(lambda at: _arguments(tokens, at), launches) if count]
+    launches = [_arguments(tokens, at) for at in range(len(tokens)) if tokens.text(at) == "<<<"]
+    missing = [(end, count) for end, count in launches if count]
     if not missing:
         return source
     edits.insert(0, _HEADER)
-    for end, shared in missing:
-        edits.insert(tokens[end].start, f"{shared}, {_STREAM}")
+    for end, count in missing:
+        edits.insert(tokens[end].start, ", 0" * (3 - count) + f", {_STREAM}")
     return edits.apply()
 
 

@@ -15,7 +15,7 @@ import torch
 from dice.verify.ipc import program as p
 from dice.verify.ipc.program import Program
 
-FILE = "<program>"
+_FILE = "<program>"
 _FIRST_LINE = 2  # of the steps: the function's head is before them
 
 
@@ -35,7 +35,7 @@ def compiled(program: Program, state: Sequence[str], constant: Callable[[str, An
 def step_of(error: BaseException) -> int:
     """The number of the step that an exception came from."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != FILE:
+    while trace is not None and trace.tb_frame.f_code.co_filename != _FILE:
         trace = trace.tb_next
     return 0 if trace is None else trace.tb_lineno - _FIRST_LINE
 
@@ -48,10 +48,9 @@ class _Text:
         self._values = 0  # that the steps so far have given
 
     def function(self) -> Callable[..., Any]:
-        over = _last_uses(self._program)
-        lines = [self._step(number, over[number]) for number in range(len(self._program.steps))]
+        lines = [self._step(number, over) for number, over in enumerate(_last_uses(self._program))]
         text = "\n ".join(["def run(inputs, state, functions):", *lines, f"return {self._term(self._program.output)}"])
-        exec(compile(text, FILE, "exec"), self._known)
+        exec(compile(text, _FILE, "exec"), self._known)
         run: Callable[..., Any] = self._known["run"]
         return run
 

@@ -38,7 +38,8 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
             or any(_are_lengths(parameter, one) for one in (*before, *after))
         ):
             changed = _without_steady_part(parameter, other.get(name))
-            state[name] = _without_form(parameter) if changed is None else changed
+            changed = _without_form(parameter) if changed is None else changed
+            state[name] = state[name] if changed is None else changed
             continue
         if not parameter.requires_grad and _is_sorted(parameter):
             state[name] = _warped(parameter.detach())
@@ -63,11 +64,12 @@ def _moved(value: torch.Tensor) -> torch.Tensor:
     return value + (torch.rand_like(value) - 0.5) * (2 * (spread if spread > 0 else reach))
 
 
-def _without_form(parameter: torch.Tensor) -> torch.Tensor:
-    """Near to it, and no longer orthogonal, symmetric or of unit rows, which no training step leaves a parameter."""
+def _without_form(parameter: torch.Tensor) -> torch.Tensor | None:
+    """Near to it, and no longer orthogonal, symmetric or of unit rows, which no training step leaves a parameter. None
+    for what stays as it is."""
     own = parameter.detach()
     if not parameter.requires_grad or not 1 < own.numel() <= MOST_SIGNED or _is_sorted(own):
-        return own
+        return None
     move = (torch.rand_like(own) - 0.5) * FORMLESS
     return own * (1 + move) if _has_one_sign(own) else own + move * float(own.double().std())
 
