@@ -20,6 +20,7 @@ FAR_BELOW, FAR_ABOVE, FAR = "far below zero", "far above zero", 1000.0
 BELOW, ABOVE, TOGETHER = "below sentinels", "above sentinels", "far below, near together"
 SENTINEL, SENTINEL_HALF = 3e8, 2e4  # not more: from 1e9 on are what masks write
 TOGETHER_AT, TOGETHER_WIDTH = 1.2e5, 16.0  # a softmax may subtract the maximum of all rows, and rounds no further away
+CHAINED, SHORTEST_CHAIN = "chained", 4
 LEANING, LEAN = "leaning", 3.0  # spreads
 STRIPED, STRIPE, STRIPE_HEIGHT = "striped", 32, 6.0  # every so many places, by so many spreads
 HALVES, EVEN, FINENESS = "halves", "even", 5  # so many halvings of the spread
@@ -58,6 +59,19 @@ def _striped(tensor: torch.Tensor) -> torch.Tensor:
     own = tensor.clone()
     own[..., 5::STRIPE] += STRIPE_HEIGHT * float(tensor.float().std())
     return own
+
+
+def _chained(tensor: torch.Tensor) -> torch.Tensor:
+    """Square matrices that are their smallest value, and above the diagonal their largest: of a graph it is one path,
+    on which nothing is near."""
+    size = tensor.shape[-1] if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] else 0
+    if size < SHORTEST_CHAIN or is_formed(tensor):
+        return tensor
+    flat = tensor.reshape(-1, size, size)
+    least, most = flat.amin((1, 2)), flat.amax((1, 2))
+    found = least[:, None, None].expand_as(flat).clone()
+    found.diagonal(1, 1, 2).copy_(most[:, None].expand(-1, size - 1))
+    return found.reshape(tensor.shape)
 
 
 def _beyond(tensor: torch.Tensor, begin: float) -> torch.Tensor:
@@ -155,6 +169,7 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     REARRANGED: _rearranged,
     OFFSET: lambda tensor: offset(tensor, -AWAY),
     OFFSET_ABOVE: lambda tensor: offset(tensor, AWAY),
+    CHAINED: _chained,
     LEANING: lambda tensor: offset(tensor, LEAN),
     STRIPED: lambda tensor: _striped(tensor) if tensor.dim() else tensor,
     FAR_BELOW: lambda tensor: offset(tensor, -FAR),

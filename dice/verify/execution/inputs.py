@@ -29,6 +29,7 @@ families, each used only where the reference itself stays finite and as exact as
 | `halves` | multiples of powers of two, before what rounds | halves that are rounded away from zero |
 | `leaning` | moved up by 3 times their spread, before sigmoids | gates that are open: a memory that is cut short |
 | `striped` | the largest at every 32nd place, before orders | candidates that are left out lane by lane |
+| `chained` | square matrices of one path, where operators come again and again | too few steps of a loop |
 | `drifting` | rising or falling, before decisions on sums | a decision by a part of the values |
 | `even` | multiples of one power of two | |
 | `rearranged` | the same in another order, the ends of rows as before | answers remembered by a sum or by ends |
@@ -53,6 +54,7 @@ from dice.verify.execution import own_numbers, seldom, steady
 from dice.verify.execution.changes import (
     ABOVE,
     BELOW,
+    CHAINED,
     CHANGES,
     FAR_ABOVE,
     FAR_BELOW,
@@ -68,6 +70,7 @@ from dice.verify.execution.changes import (
     offset,
 )
 from dice.verify.ipc.messages import FEW, Step
+from dice.verify.ipc.operator_counts import DECOMPOSITION
 from dice.verify.tensors import transport, trees
 
 AMPLIFY = (10.0, 100.0, 1e3, 1e4)
@@ -91,6 +94,7 @@ _ONE_NAN = {NOT_FINITE: ONE_NAN, ASKED_FOR: ASKED_FOR_ONE}
 PAST = "past "  # and the number with which the reference compares
 NEAR_AN_END = 0.1  # of the range of shares
 OUTLYING_ELEMENTS = 1 << 19  # of inputs, that are looked at for a row's end which is left out
+OFTEN = 6  # calls of one operator: a loop, whose steps may be too few
 SPARSE = 4096  # of so many elements one is another's: a sample of them stays what it was
 # Families of operators that begin somewhere and keep what is larger, or smaller.
 _SOFTMAXES = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
@@ -104,9 +108,8 @@ _ORDERS = frozenset({"sort", "topk", "kthvalue", "median"})
 _AGGREGATES = frozenset({"sum", "var", "norm", "linalg_vector_norm", "median"})
 _SPREADS = frozenset({"var", "std", "norm", "linalg_vector_norm", "max", "sum"})
 _NEAR = frozenset({"eq", "le", "abs"})  # of which `isclose` is made
-# Operators that eliminate, and those that have a pole or an edge at zero or one.
-_ELIMINATING = frozenset({"det", "slogdet", "inv", "solve", "lu_factor", "lu", "inv_ex", "solve_ex", "lu_factor_ex"})
-_ELIMINATING |= {f"{start}{name}" for start in ("linalg_", "_linalg_") for name in _ELIMINATING}
+# Operators that may eliminate, and those that have a pole or an edge at zero or one.
+_ELIMINATING = frozenset({DECOMPOSITION})
 POLES = frozenset({"log", "log2", "log10", "log1p", "logit", "binary_cross_entropy", "xlogy", "entr", "kl_div"})
 POLES |= {"atanh", "acos", "asin", "erfinv", "rsqrt", "reciprocal", "acosh"}
 # Operators that ask whether a value is finite; the last two where they compare a tensor with itself, as isfinite does.
@@ -123,15 +126,17 @@ def plan(
     beyond: Sequence[str] = (),
     *,
     fresh: bool = False,
+    stretched: bool = False,
     cheap: bool = False,
     rare: Sequence[str] = (),
 ) -> tuple[Step, ...]:
     """The trials of one verification, in an order that follows from the secret `seed`.
 
     `fresh`: the model has parameters worth a second draw, and gets that trial (as the first, so that a candidate is
-    constructed but twice). `cheap`: extra trials cost next to nothing. `amplified`: inputs of little influence, and
-    by how much to amplify them. `varied`: what all draws leave alike, by its place among `steady.leaves`, and the kind
-    of other values for it. `beyond`: families that are `beyond_sentinels`. `rare`: those of what a draw seldom holds.
+    constructed but twice). `stretched`: and another one, in which they are large. `cheap`: extra trials cost next to
+    nothing. `amplified`: inputs of little influence, and by how much to amplify them. `varied`: what all draws leave
+    alike, by its place among `steady.leaves`, and the kind of other values for it. `beyond`: families that are
+    `beyond_sentinels`. `rare`: those of what a draw seldom holds.
     """
     draw = random.Random(seed)
     rotated = draw.sample(ROTATED, len(ROTATED))
@@ -152,6 +157,8 @@ def plan(
         steps.append(Step(f"extra {place} {kind}", family, core=False, place=place, kind=kind))
     draw.shuffle(steps)
     first = [Step(step.name, "given", fresh=True) for step in steps if step.family == "fresh"]
+    if stretched and first:
+        first.append(Step("extra stretched", "given", core=False, fresh=True, stretched=True))
     return (*first, *(step for step in steps if step.family != "fresh"))
 
 
@@ -185,11 +192,12 @@ def decisive(
     bounds: Collection[float] = (),
     met: Mapping[int, Collection[float]] | None = None,
     ordered: Collection[int] = (),
+    repeated: int = 0,
 ) -> tuple[str, ...]:
     """Families of values between which the operators of a reference decide, and which a draw seldom holds. `asks`: of
     an input whether it is finite. `bounds`: numbers of which all values that it compared with them lie on one side.
     `met`: numbers with which inputs are compared as they are, by the input's index. `ordered`: the inputs of which the
-    places of the largest are asked for, as they are."""
+    places of the largest are asked for, as they are. `repeated`: how often it calls the operator that it calls most."""
     halves = (HALVES,) if _ROUNDINGS.intersection(families) else ()
     drifting = (seldom.DRIFTING,) if COMPARING.intersection(families) and _AGGREGATES.intersection(families) else ()
     meetings = (f"{seldom.MEETING}{index}: {' '.join(map(str, found))}" for index, found in (met or {}).items())
@@ -201,6 +209,7 @@ def decisive(
         *near,
         *([LEANING] if _GATES.intersection(families) else []),
         *([STRIPED] if _ORDERS.intersection(families) else []),
+        *([CHAINED] if repeated >= OFTEN else []),
         *([seldom.BARE_CORNER] if _ELIMINATING.intersection(families) else []),
         *([seldom.NEARLY_EQUAL] if _NEAR.issubset(families) else []),
         *(f"{seldom.SPREAD}{bound:g}" for bound in spreads),

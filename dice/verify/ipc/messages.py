@@ -31,7 +31,7 @@ class Step:
     """One trial of a plan. `name` is where its seeds come from.
 
     `core`: one of the trials that were asked for; the others are extra checks, left out where they do not suit.
-    `fresh`: with the second set of parameters.
+    `fresh`: with the second set of parameters; `stretched`: and those are large.
     `index`, `factor`: the input to amplify. `place`, `kind`: the input to give other values of a kind of `steady.py`.
     `number`: the place among KernelBench's seeds. `remark`: the label of who is wrong here, where that is no fault.
     `arguments`: with other arguments of the constructor. `mixes`: the names of two steps, of whose draws one half each,
@@ -42,6 +42,7 @@ class Step:
     family: str
     core: bool = True
     fresh: bool = False
+    stretched: bool = False
     index: int = -1
     factor: float = 1.0
     place: int = -1

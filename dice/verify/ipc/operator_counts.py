@@ -21,7 +21,7 @@ Number = TypeVar("Number", int, float)
 # Elements that a call adds up, sends through curves, puts in order; and of the first those that it makes as it adds.
 Essence = tuple[int, int, int, int]
 NO_ESSENCE: Essence = (0, 0, 0, 0)
-CONTRACTION = "contraction"
+CONTRACTION, DECOMPOSITION = "contraction", "decomposition"
 SCORE_BYTES = 8  # read and written, of an attention's score
 CAST = "cast"  # between whole numbers and floats, which rounds
 TRANSFORM, COMPLEX_PRODUCT = "fft", "complex product"  # parts of a convolution by Fourier transforms; counted as calls
@@ -29,6 +29,11 @@ TRANSFORM, COMPLEX_PRODUCT = "fft", "complex product"  # parts of a convolution 
 _CONTRACTIONS: tuple[str, ...] = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "addr")
 _CONTRACTIONS += ("outer", "linear", "matmul", "einsum", "tensordot", "bilinear", "_trilinear", "chain_matmul")
 _CONTRACTIONS += ("_addmm_activation",)
+_DECOMPOSITIONS: tuple[str, ...] = ("svd", "svdvals", "eig", "eigvals", "eigh", "eigvalsh", "qr", "geqrf", "matrix_exp")
+_DECOMPOSITIONS += ("cholesky", "cholesky_ex", "cholesky_solve", "cholesky_inverse", "lu", "lu_factor", "lu_factor_ex")
+_DECOMPOSITIONS += ("lu_solve", "lu_with_info", "ldl_factor", "ldl_factor_ex", "ldl_solve", "solve", "solve_ex", "inv")
+_DECOMPOSITIONS += ("inv_ex", "inverse", "pinv", "lstsq", "det", "slogdet", "logdet", "triangular_solve")
+_DECOMPOSITIONS += ("solve_triangular", "householder_product", "orgqr", "ormqr")
 _SAME = {  # operators that are another's special case
     **dict.fromkeys(_CONTRACTIONS, CONTRACTION),
     **dict.fromkeys(("clamp_min", "threshold", "clamp", "clamp_max", "hardtanh", "relu6", "maximum"), "relu"),
@@ -39,6 +44,9 @@ _SAME = {  # operators that are another's special case
     "silu": "sigmoid",
     "var_mean": "var",
     "std": "var",
+    # What takes matrices apart: one factorisation gives what another one does, but for products.
+    **dict.fromkeys(_DECOMPOSITIONS, DECOMPOSITION),
+    **dict.fromkeys((f"linalg_{name}" for name in _DECOMPOSITIONS), DECOMPOSITION),
 }
 _NO_WORK = frozenset(
     ("clone", "copy", "_to_copy", "contiguous", "detach", "alias", "lift", "lift_fresh", "fill", "zero", "resize")

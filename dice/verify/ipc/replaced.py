@@ -5,7 +5,7 @@ apart by their family and by what they cost, so that one of two layers is not ta
 computes for the file by other operators, which come to the same at heart (`execution/essence.py`), was not replaced: a
 kernel that divides what PyTorch exponentiated and added up is no softmax, and one that takes the root of what PyTorch
 multiplied out no distance. A convolution that PyTorch computes by Fourier transforms is left to it as a convolution is,
-however much less the transforms cost.
+however much less the transforms cost. So is a factorisation of a matrix that it computes by another one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dice.verdict import Replaced
-from dice.verify.ipc.operator_counts import COMPLEX_PRODUCT, NO_ESSENCE, TRANSFORM, OperatorCounts, is_passing
+from dice.verify.ipc.operator_counts import (
+    COMPLEX_PRODUCT,
+    DECOMPOSITION,
+    NO_ESSENCE,
+    TRANSFORM,
+    OperatorCounts,
+    is_passing,
+)
 
 LEAST_SHARE = 0.01  # of the reference's time: a kernel that replaced less is no solution
 FINISHING = 0.01  # of a call: with less, such as a last sum over partial sums, it is not left to PyTorch
@@ -38,6 +45,8 @@ def of(
     operators, left, total, remaining = 0, dict[str, int](), 0.0, 0.0
     by_kind = {kind: _left(costs, _told(kind, reference, candidate)) for kind, costs in reference.costs.items()}
     _mark_transformed(by_kind, reference, candidate)
+    if DECOMPOSITION in by_kind:  # one of a smaller matrix comes to the same
+        by_kind[DECOMPOSITION] = [float(share > 0) for share in by_kind[DECOMPOSITION]]
     spelt_out, multiplied_out = _find_spelt_out(by_kind, reference, candidate)
     for kind, costs in reference.costs.items():
         if spelt_out and not any(reference.at_heart(kind)):  # it takes a difference or a factor of its own to spell one

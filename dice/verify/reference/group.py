@@ -144,6 +144,8 @@ class Group:
         if any(step.fresh for step in steps) and fresh is not None:
             self._show(fresh[False], "fresh state")
             self._show(fresh[True], "fresh state varied")
+        if self.reference.stretched_state is not None:
+            self._show(self.reference.stretched_state, "fresh state stretched")
         remarks = self.remarks.plan(self.spec.secret, self.spec.seed) if self.spec.vary else ()
         if self.remarks.other is not None:
             self._show_arguments(self.remarks.other.arguments, m.OTHER_ARGUMENTS)

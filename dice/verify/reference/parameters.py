@@ -1,6 +1,6 @@
 """Other values of parameters that no seed changes: biases of 0, weights of 1, identities, running statistics. And of
-those that follow from another parameter when they are made: its copy, its lengths. And of those that have a form
-whatever the seed, as orthogonal and symmetric matrices do."""
+those that follow from another parameter when they are made: its copy, its lengths. Of those that have a form whatever
+the seed, as orthogonal and symmetric matrices do. And of flags, counters and masks that all begin alike."""
 
 from __future__ import annotations
 
@@ -15,16 +15,21 @@ PART = 0.01  # of a parameter, from which on it is no chance that it is the same
 REACH = 1.75
 FORMLESS = 0.5  # of a parameter's spread, or of a gain: by a half of this at most it is moved up or down
 MOST_SIGNED = 1 << 22  # elements
+STRETCHES = (8.0, 3.0)  # times as large, as far as the reference bears it
+COUNTED = 1 << 20  # what a counter is moved by where parameters are stretched
+SWITCHED = 0.3  # of truth values or whole numbers that are all alike
 MOST_BORNE = 64  # tensors that are varied one by one, where all at once make the reference fail
 
 
-def varied(model: torch.nn.Module, plain: State, other: State) -> State:
+def varied(model: torch.nn.Module, plain: State, other: State, looked_up: bool = False) -> State:
     """`plain`, the state of `model`, with those made random that are the same in `other`, which another seed made, or
     hold one value everywhere, or follow from another one. Constants move by up to a half, or `REACH` where they are
     less than one, as slopes are; what has a form of its own, by as much as its values differ, and what rises or falls
     goes on to do so between the same ends. All others move a little, and lose what form they have. Weights that are all
-    above zero, or all below, get either sign, as training may give them."""
+    above zero, or all below, get either sign, as training may give them. Whole numbers and truth values of buffers that
+    are all alike become others. `looked_up`: the reference looks places up in tables, which are sorted for it."""
     state = dict(plain)
+    state |= {name: _switched(value) for name, value in codes(model, plain)}
     taken = list(trees.taken(model, other))
     for place, (name, parameter) in enumerate(taken):
         if not parameter.is_floating_point():
@@ -38,7 +43,7 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
             or any(_are_lengths(parameter, one) for one in (*before, *after))
         ):
             changed = _without_steady_part(parameter, other.get(name))
-            changed = _without_form(parameter) if changed is None else changed
+            changed = _without_form(parameter, looked_up) if changed is None else changed
             state[name] = state[name] if changed is None else changed
             continue
         if not parameter.requires_grad and _is_sorted(parameter):
@@ -55,6 +60,42 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
     return state
 
 
+def stretched(model: torch.nn.Module, state: State, factor: float) -> State:
+    """`state` with parameters so many times as large, for what only large ones reach: the bound of a norm, the edge of
+    a decay. And with counters that have come far."""
+    found = dict(state)
+    for name, parameter in model.state_dict(keep_vars=True).items():  # by all of its names
+        if name in found and parameter.requires_grad and parameter.is_floating_point():
+            found[name] = state[name] * factor
+    for name, value in codes(model, state):
+        if value.numel() == 1 and value.dtype in (torch.int32, torch.int64):
+            found[name] = value + COUNTED
+    return found
+
+
+def codes(model: torch.nn.Module, state: State) -> list[tuple[str, torch.Tensor]]:
+    """Buffers of whole numbers or truth values that are all alike: flags, counters, masks that leave nothing out. Not
+    the counter of batches that normalisations keep, which kernels need not have."""
+    return [
+        (name, state[name])
+        for name, buffer in model.named_buffers()
+        if name in state and _is_code(state[name]) and not name.endswith("num_batches_tracked")
+    ]
+
+
+def _is_code(value: torch.Tensor) -> bool:
+    is_other = value.is_floating_point() or value.is_complex()
+    return not is_other and 0 < value.numel() <= MOST_SIGNED and bool((value == value.flatten()[0]).all())
+
+
+def _switched(value: torch.Tensor) -> torch.Tensor:
+    """Some of the truth values or whole numbers others: zeros for what is there, and ones for zeros."""
+    other = (value == 0).to(value.dtype)
+    return (
+        other if value.numel() == 1 else torch.where(torch.rand(value.shape, device=value.device) < 0.3, other, value)
+    )
+
+
 def _moved(value: torch.Tensor) -> torch.Tensor:
     if not value.numel():
         return value
@@ -64,11 +105,11 @@ def _moved(value: torch.Tensor) -> torch.Tensor:
     return value + (torch.rand_like(value) - 0.5) * (2 * (spread if spread > 0 else reach))
 
 
-def _without_form(parameter: torch.Tensor) -> torch.Tensor | None:
-    """Near to it, and no longer orthogonal, symmetric or of unit rows, which no training step leaves a parameter. None
-    for what stays as it is."""
+def _without_form(parameter: torch.Tensor, looked_up: bool) -> torch.Tensor | None:
+    """Near to it, and no longer orthogonal, symmetric, sorted or of unit rows, which no training step leaves a
+    parameter. None for what stays as it is."""
     own = parameter.detach()
-    if not parameter.requires_grad or not 1 < own.numel() <= MOST_SIGNED or _is_sorted(own):
+    if not parameter.requires_grad or not 1 < own.numel() <= MOST_SIGNED or (looked_up and _is_sorted(own)):
         return None
     move = (torch.rand_like(own) - 0.5) * FORMLESS
     return own * (1 + move) if _has_one_sign(own) else own + move * float(own.double().std())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -265,13 +265,13 @@ def _shortest(number: float, dtype: torch.dtype) -> float:
 def decisive(
     forward: Forward,
     drawn: Any,
-    families: Collection[str],
+    families: Mapping[str, int],
     ranges: Mapping[int, tuple[int, int]],
     state: Iterable[torch.Tensor] = (),
 ) -> tuple[str, ...]:
-    """Families of values between which the reference's operators decide, of which these are the families. `ranges`:
-    that inputs are drawn from, by their places among `steady.leaves`. `state`: the reference's parameters and buffers,
-    with which it may compare inputs, too."""
+    """Families of values between which the reference's operators decide, of which these are the families, and how
+    often each is called. `ranges`: that inputs are drawn from, by their places among `steady.leaves`. `state`: the
+    reference's parameters and buffers, with which it may compare inputs, too."""
     asked = _Asked(drawn, ranges, state)
     looked_for = inputs.ASKING | inputs.COMPARING | _NUMBERS.keys() | _EDGES.keys() | _LABELS | _ORDERING | {_CLAMPS}
     if looked_for.intersection(families):
@@ -281,8 +281,9 @@ def decisive(
         for index, tensor in enumerate(transport.tensors(drawn)):
             if inputs.is_share(tensor):
                 asked.met.setdefault(index, {}).update({0.0: None, 1.0: None})
+    repeated = max(families.values(), default=0)
     met = {index: list(numbers)[:MOST_MET] for index, numbers in asked.met.items() if numbers}
-    return inputs.decisive(families, asked.found, list(asked.bounds)[:MOST_BOUNDS], met, asked.ordered)
+    return inputs.decisive(families, asked.found, list(asked.bounds)[:MOST_BOUNDS], met, asked.ordered, repeated)
 
 
 def _tells_equal_ones(forward: Forward, drawn: Any) -> bool:

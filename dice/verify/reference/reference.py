@@ -53,7 +53,8 @@ class Reference:
 
     `labels` say what is remarkable about the problem: `unused_input:1`, `weak_input:1` (no magnitude that we tried
     makes it matter). `writes`: parameters that the reference's forward changes. `fresh_states`: a second set of
-    parameters, plain and varied, see `construct_fresh`. `signature`: of the inputs that the problem draws.
+    parameters, plain and varied, see `construct_fresh`, and `stretched_state` the same and large, where the reference
+    bears that. `signature`: of the inputs that the problem draws.
     """
 
     def __init__(self, subject: Subject):
@@ -64,6 +65,7 @@ class Reference:
         self.model: Any = None
         self.exact_model: Any = None
         self.fresh_states: tuple[State, State] | None = None
+        self.stretched_state: State | None = None
         self._fresh_attributes: dict[tuple[str, str], Any] = {}  # what else the other seed makes, as it was made
         # Once trials are planned: whether another one costs next to nothing; `operator_cost.estimated` of a forward.
         self.cheap, self.cost = False, 0
@@ -85,13 +87,13 @@ class Reference:
         (biases of 0, weights of 1, identities, running means and variances, tables), for candidates that take
         parameters by the reference's names. None where the model has none, or many."""
         own = self.model.state_dict()  # only looked at, so no copy: it may be large
-        count = sum(value.numel() for _, value in trees.taken(self.model, own))
+        count = sum(value.numel() for _, value in (*trees.taken(self.model, own), *parameters.codes(self.model, own)))
         if not self.protocol.ours or not 0 < count <= FRESH_ELEMENTS or self._construct_s > FRESH_CONSTRUCT_S:
             return None
         model = self.subject.new_model(seed)
         self._fresh_attributes = trees.attributes_of(model)
         plain = trees.state_of(model)
-        self.fresh_states = plain, parameters.varied(model, plain, own)
+        self.fresh_states = plain, parameters.varied(model, plain, own, self.subject.looks_up)
         return self.fresh_states
 
     def plan(self, secret: int, trials: int, vary: bool = True) -> tuple[Step, ...]:
@@ -123,10 +125,12 @@ class Reference:
             )
             fresh = self.fresh_states
             if fresh is not None:
-                self.fresh_states = fresh[False], parameters.borne(*fresh, lambda one: _bears(self, one, drawn, seed))
+                bears = functools.partial(_bears, self, drawn=drawn, seed=seed)
+                self.fresh_states = fresh[False], parameters.borne(*fresh, bears)
         self.labels = tuple(probing.react_otherwise(labels, drawn, varied))
         self.cost = sum(map(sum, census.work.costs.values()))
         cheap = self.cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
+        self.stretched_state = self._stretched(drawn, seed) if cheap else None
         self.device.release()
         measured = sum(map(inputs.is_free, transport.tensors(drawn)))
         more = (amplified, varied, (*inputs.beyond_sentinels(census.work.calls, measured), *decisive))
@@ -135,7 +139,22 @@ class Reference:
             found = _gathered(self.subject, secret, first, gathered.MOST_GATHERED if cheap else FEW_GATHERED)
             self._ahead |= {derive(secret, f"extra {family}"): one for family, one in found.items()}
             rare = (*rare, *found)
-        return inputs.plan(trials, seed, *more, fresh=fresh is not None, cheap=cheap, rare=rare)
+        is_stretched = self.stretched_state is not None
+        return inputs.plan(trials, seed, *more, fresh=fresh is not None, stretched=is_stretched, cheap=cheap, rare=rare)
+
+    def _stretched(self, drawn: Any, seed: int) -> State | None:
+        """The second set of parameters, and large, as far as the reference stays finite."""
+        if self.fresh_states is None:
+            return None
+        forms = (parameters.stretched(self.model, self.fresh_states[True], factor) for factor in parameters.STRETCHES)
+        with unchanged(self.model):
+            return next((one for one in forms if _bears(self, one, drawn, seed)), None)
+
+    def _state(self, step: Step, loadable: bool) -> State | None:
+        """The parameters that a step is for; None for the model's own."""
+        if not step.fresh or self.fresh_states is None:
+            return None
+        return self.stretched_state if step.stretched and loadable else self.fresh_states[loadable]
 
     def trial(self, secret: int, step: Step, loadable: bool = True) -> Trial | None:
         """Draw the step's inputs, under a seed that follows from the secret and the step's name, and run on them.
@@ -156,24 +175,24 @@ class Reference:
 
     def _try(self, secret: int, step: Step, loadable: bool) -> Trial | None:
         seed = derive(secret, step.name)
-        must_suit = step.family != "given"
+        must_suit = step.family != "given" or step.stretched
         try:
             draws = [self.subject.draw(derive(secret, name)) for name in step.mixes]
             drawn = inputs.mixed(step, seed, draws) if draws else self._ahead.pop(seed, None) or self.subject.draw(seed)
             model, exact_model = self._models(step, loadable)
             run = functools.partial(self.run, model, exact_model, drawn, derive(secret, f"{step.name} forward"), step)
             trial = _without_trace([model, exact_model], functools.partial(run, must_suit=must_suit))
-            own = self.fresh_states[loadable] if step.fresh and self.fresh_states is not None else None
-            return replace(trial, state=own) if trial is not None else None
+            return replace(trial, state=self._state(step, loadable)) if trial is not None else None
         except ReferenceFailed:
-            if step.family == "given" or self.device.is_broken():
+            if not must_suit or self.device.is_broken():
                 raise
             return None
 
     def _models(self, step: Step, loadable: bool) -> tuple[Any, Any]:
-        if not step.fresh or self.fresh_states is None:
+        state = self._state(step, loadable)
+        if state is None:
             return self.model, self.exact_model
-        model = _with_state(self.model, self._fresh_attributes, self.fresh_states[loadable])
+        model = _with_state(self.model, self._fresh_attributes, state)
         return model, copied(model) if self.exact_model is not None else None
 
     def _kernelbench_trial(self, step: Step) -> Trial:

@@ -23,8 +23,9 @@ class Subject:
     """One problem on one device. `folder` is scratch for its source. Raises `ReferenceFailed`, `scale.TooLarge`.
 
     `large_bytes`: inputs of so much are drawn on the GPU, and trials of so much stay there. `scale`: how the inputs
-    shrank. `words`: texts that its code tells apart. `ranges`: of whole numbers that the last draw drew one by one, by
-    their place among `steady.leaves`.
+    shrank. `words`: texts that its code tells apart. `looks_up`: places in tables,
+    which are sorted for it. `ranges`: of whole numbers that the last draw drew one by one, by their place among
+    `steady.leaves`.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Subject:
         with blame("the file"), device.active():
             self.module = running.exec_file(source, folder, "problem")
         self.words = steady.words(source)
+        self.looks_up = any(word in source for word in ("searchsorted", "bucketize"))  # places in tables
         self.ranges: dict[int, tuple[int, int]] = {}
         self.sizes = workload.sizes(self.module, device)
 

@@ -310,7 +310,8 @@ class Attempt:
 
 def _values(step: m.Step, drawn: m.Drawn, in_place: bool) -> str:
     """What a trial is run on, for a message."""
-    parameters = ", other parameters" if step.fresh else ", parameters changed in place" if in_place else ""
+    other = ", large parameters" if step.stretched else ", other parameters" if step.fresh else ""
+    parameters = other or (", parameters changed in place" if in_place else "")
     family = m.OWN_NUMBERS.rstrip(": ") if step.own else drawn.family
     return (family if step.kind or ":" in drawn.family else f"{family} inputs") + parameters
 
@@ -325,6 +326,7 @@ def _with_own_numbers(numbers: Sequence[float]) -> Iterator[m.Step]:
 def _construction(step: m.Step, seeds: tuple[int, int], protocol: Protocol) -> m.Construct:
     """What a candidate is told of the model that a step is for."""
     state, varied = ("fresh state", "fresh state varied") if step.fresh else ("state", "")
+    varied = "fresh state stretched" if step.stretched else varied
     seed = seeds[1 if step.fresh else 0]
     return m.Construct(
         seed=seed if protocol.ours else KERNELBENCH_SEED,
