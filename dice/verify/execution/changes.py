@@ -61,17 +61,25 @@ def _striped(tensor: torch.Tensor) -> torch.Tensor:
     return own
 
 
-def _chained(tensor: torch.Tensor) -> torch.Tensor:
-    """Square matrices that are their smallest value, and above the diagonal their largest: of a graph it is one path,
-    on which nothing is near."""
+def chained(tensor: torch.Tensor) -> torch.Tensor:
+    """Square matrices that are their smallest value, and beside the diagonal their largest: of a graph it is one path,
+    on which nothing is near. Of truth values and zeros and ones, too, but for triangles; what is symmetric stays so."""
     size = tensor.shape[-1] if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] else 0
-    if size < SHORTEST_CHAIN or is_formed(tensor):
+    if size < SHORTEST_CHAIN or tensor.is_complex():
         return tensor
     flat = tensor.reshape(-1, size, size)
-    least, most = flat.amin((1, 2)), flat.amax((1, 2))
-    found = least[:, None, None].expand_as(flat).clone()
-    found.diagonal(1, 1, 2).copy_(most[:, None].expand(-1, size - 1))
-    return found.reshape(tensor.shape)
+    steps = flat.float().diff(dim=-1)
+    in_order = bool((steps >= 0).all()) or bool((steps <= 0).all())
+    two = flat.dtype == torch.bool or bool(((flat == 0) | (flat == 1)).all())
+    if in_order or not (two or tensor.is_floating_point()):
+        return tensor
+    least, most = flat.flatten(1).float().aminmax(dim=1)
+    found = least[:, None, None].expand(flat.shape).clone()
+    if two:  # a node may be its own neighbour, or may not
+        found.diagonal(0, 1, 2).copy_(flat.diagonal(0, 1, 2))
+    for side in (1, -1) if torch.equal(flat, flat.mT) else (1,):
+        found.diagonal(side, 1, 2).copy_(most[:, None].expand(-1, size - 1))
+    return found.to(tensor.dtype).reshape(tensor.shape)
 
 
 def _beyond(tensor: torch.Tensor, begin: float) -> torch.Tensor:
@@ -169,7 +177,6 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     REARRANGED: _rearranged,
     OFFSET: lambda tensor: offset(tensor, -AWAY),
     OFFSET_ABOVE: lambda tensor: offset(tensor, AWAY),
-    CHAINED: _chained,
     LEANING: lambda tensor: offset(tensor, LEAN),
     STRIPED: lambda tensor: _striped(tensor) if tensor.dim() else tensor,
     FAR_BELOW: lambda tensor: offset(tensor, -FAR),

@@ -66,6 +66,7 @@ from dice.verify.execution.changes import (
     RATHER_LARGE,
     STRIPED,
     TOGETHER,
+    chained,
     is_formed,
     offset,
 )
@@ -242,6 +243,8 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
     if step.family.startswith(seldom.SPREAD):
         wanted = 2 * abs(float(step.family.removeprefix(seldom.SPREAD)))
         return _measured(inputs, lambda tensor: tensor * (wanted / max(float(tensor.float().std()), 1e-30)))
+    if step.family == CHAINED:
+        return transport.map_tensors(chained, inputs)
     if step.family == seldom.NEARLY_EQUAL:
         return _nearly_equal(inputs)
     if step.family.startswith(PAST):

@@ -168,7 +168,9 @@ class Attempt:
     def run_trial(self, number: int, step: m.Step) -> None:
         """One step of the plan: draw, run, judge. Raises `VerdictReached` where the kernel fails it."""
         drawn = self.set_up(step)
-        if not drawn.family:
+        if not drawn.family:  # it does not suit the problem
+            if step.fresh:
+                self._construct(PLAIN)
             return
         protocol, record = self.assignment.protocol, self.record
         repeat = protocol.ours and record.determinism is None and step.family == "given"

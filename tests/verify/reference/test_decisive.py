@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import problem_texts as texts
 import pytest
+import torch
 
+from dice.verify.execution.changes import CHAINED
 from dice.verify.execution.seldom import BARE_CORNER, MEETING, NEAR_TIES, NEARLY_EQUAL, SPREAD
 from dice.verify.execution.steady import ALL_BRIMMING, BRIMMING
-from tests.verify.reference.conftest import SECRET, Make
+from tests.verify.reference.conftest import SECRET, Make, draw
 
 DECISIVE = {  # forward, and the families that its operators decide between
     "return torch.round(x * 8) / 8": {"halves"},
@@ -178,6 +180,24 @@ def test_operators_decide_what_else_is_tried(make: Make, forward: str, family: s
     assert family in [step.family for step in make(texts.problem(forward, inputs)).plan(SECRET, 5)]
     plain = make(texts.problem("return x + inputs[1]", inputs)).plan(SECRET, 5)
     assert family not in [step.family for step in plain]
+
+
+LOOPED = """
+y = x
+for _ in range({steps}):
+    y = torch.tanh(y @ x)
+return y
+"""
+
+
+@pytest.mark.parametrize(("steps", "chained"), [(8, True), (2, False)])
+def test_the_matrices_of_a_loop_are_chains_too(make: Make, steps: int, chained: bool) -> None:
+    reference = make(texts.problem(LOOPED.format(steps=steps), "[torch.rand(9, 9)]"))
+    found = [step for step in reference.plan(SECRET, 5) if step.family == CHAINED]
+    assert bool(found) == chained
+    for step in found:
+        (matrix,) = draw(reference, step).inputs
+        assert torch.equal(matrix > matrix.mean(), torch.ones(8).diag_embed(1).bool())
 
 
 def test_a_trial_that_is_dropped_leaves_no_trace_in_the_state(make: Make) -> None:

@@ -110,6 +110,63 @@ def test_parameters_lose_a_form_that_every_seed_gives(make: Make) -> None:
     assert torch.equal(varied["knots"], plain["knots"]) and float(varied["gain"]) != 1.0
 
 
+BEGINNING = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(8, 8)
+        self.down = torch.nn.Linear(8, 8)
+        self.down.weight = self.up.weight
+        self.knots = torch.nn.Parameter(torch.randn(8).sort().values)
+        self.norm = torch.nn.BatchNorm1d(8).eval()
+        self.register_buffer("on", torch.zeros((), dtype=torch.uint8))
+        self.register_buffer("calls", torch.zeros(1, dtype=torch.long))
+        self.register_buffer("kept", torch.ones(8, 8, dtype=torch.bool))
+        self.register_buffer("places", torch.arange(8))
+
+    def forward(self, x):
+        self.calls += 1
+        y = self.norm(self.down(self.up(x)) @ self.kept.float())[:, self.places]
+        return torch.where(self.on.bool() | (self.calls > 100), y, -y) + (x > self.knots)
+
+def get_inputs():
+    return [torch.randn(4, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_flags_counters_and_full_masks_become_others_and_parameters_large(make: Make) -> None:
+    reference = make(BEGINNING)
+    first, second = reference.plan(SECRET, 5)[:2]
+    assert first.fresh and second.fresh and (first.stretched, second.stretched) == (False, True)
+    assert reference.fresh_states is not None and reference.stretched_state is not None
+    plain, varied = reference.fresh_states
+    large = reference.stretched_state
+    assert bool(varied["on"]) and int(varied["calls"]) == 1 and int(large["calls"]) > 100_000
+    assert 0 < int(varied["kept"].sum()) < 64
+    assert not bool((varied["knots"].diff() > 0).all())
+    for name in ("places", "norm.num_batches_tracked"):  # an order, and what kernels need not have
+        assert torch.equal(varied[name], plain[name]) and torch.equal(large[name], plain[name])
+    for name in ("up.weight", "down.weight", "down.bias"):
+        assert torch.equal(large[name], 8 * varied[name])
+    trial = draw(reference, second)
+    assert trial.state is large and draw(reference, second, loadable=False).state is plain
+
+
+def test_a_model_of_nothing_but_a_counter_has_a_second_state(make: Make) -> None:
+    reference = make(
+        "import torch\n\nclass Model(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.register_buffer('calls', torch.zeros((), dtype=torch.long))\n\n"
+        "    def forward(self, x):\n        return x * (self.calls > 9)\n\n"
+        "def get_inputs():\n    return [torch.rand(4)]\n\ndef get_init_inputs():\n    return []\n"
+    )
+    assert [step.stretched for step in reference.plan(SECRET, 5) if step.fresh] == [False, True]
+
+
 def test_fresh_parameters_are_not_the_first_ones(make: Make) -> None:
     reference = make(texts.LINEAR)
     fresh = reference.construct_fresh(2)
