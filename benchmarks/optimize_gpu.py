@@ -2,12 +2,12 @@
 
     python benchmarks/optimize_gpu.py OUT --problems KernelBench/level1 KernelBench/level3 benchmarks/networks \
         [--writer templates] [--budget 4] [--tune N] [--limit-s 600] [--jobs N] [--stop-after-s S] [--backend cuda]
-        [--keep faster|right|either] [--without-compile]
+        [--keep faster|right|either] [--without-compile] [--also PROTOCOL...]
 
 `--jobs` problems are under way at once, by one verifier: one follows, writes or compiles while another one is timed,
 and whoever is timed has the GPU to itself. Only pricing (what share of the time an operator takes) has no such right.
 `--keep either`: what makes the module faster; where nothing does, all that is right, which is KernelBench's question.
-`--without-compile`: torch.compile is not timed.
+`--without-compile`: torch.compile is not timed. `--also`: the answer is judged and timed under these protocols as well.
 Each problem has a run folder of its own, so that one that was cut off, too, goes on where it was; OUT/results.jsonl has
 a row for each. At the end: Exec and fast_p, as any part (KernelBench's rule: one verified kernel) and as all operators
 (nothing of weight left to PyTorch), and the shares of the time that was replaced.
@@ -40,6 +40,8 @@ from dice.optimize.trace.tracer import Tracer
 from dice.optimize.writers import Answer, KernelWriter, Written, make_writer
 from dice.problem import Problem, problem_files
 from dice.verify import Options, Verifier
+from dice.verify.options import Protocol
+from dice.verify.protocols import PROTOCOLS
 from dice.verify.sandbox.cancel import Cancellation
 from dice.verify.sandbox.process import Cancelled
 
@@ -59,6 +61,7 @@ def main() -> None:
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--keep", default="faster", choices=("faster", "right", "either"))
     parser.add_argument("--without-compile", action="store_true")
+    parser.add_argument("--also", default=[], nargs="+", choices=tuple(PROTOCOLS), help="further protocols")
     parser.add_argument("--stop-after-s", type=float, default=0.0, help="call off what runs then; 0: go on")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -177,7 +180,7 @@ def one(
         write_json(folder / "report.json", result.report.to_json())
         if result.kernel is not None:
             write_text(folder / "whole.py", result.kernel.source)
-        outcome = told(result)
+        outcome = told(result) | {"also": also(args.also, Problem.from_file(path), result, verifier)}
     return {"problem": name, "seconds": round(time.monotonic() - start, 1), "stages": stages.seconds()} | outcome
 
 
@@ -197,6 +200,17 @@ def told(result: Result) -> JsonObject:
         "left": dict(report.left),
         "why": verdict.message if verdict else "",
     }
+
+
+def also(protocols: Sequence[Protocol], problem: Problem, result: Result, verifier: Verifier) -> JsonObject:
+    """What these protocols make of the answer: its outcome and its speed-up."""
+    found: JsonObject = {}
+    if result.kernel is None:
+        return found
+    for protocol in protocols:
+        verdict = verifier.verify(problem, result.kernel, replace(verifier.options, protocol=protocol))
+        found[protocol] = {"outcome": verdict.outcome, "speedup": verdict.timing.speedup if verdict.timing else None}
+    return found
 
 
 def outcomes(folder: Path) -> dict[str, dict[str, int]]:

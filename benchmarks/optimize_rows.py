@@ -16,7 +16,7 @@ from dice.files import JsonObject
 from dice.files.atomic import write_json
 from dice.files.journal import read_rows
 
-KEPT = ("outcome", "speedup", "kernel_ms", "share", "regions", "replaced", "seconds", "stages", "why")
+KEPT = ("outcome", "speedup", "kernel_ms", "share", "regions", "replaced", "seconds", "stages", "also", "why")
 
 
 def main() -> None:

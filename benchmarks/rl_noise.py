@@ -25,23 +25,26 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dice.files import JsonObject
 from dice.files.atomic import write_json
 from dice.recipes import nano_rl
 from dice.train.rl.config import RLConfig
 from dice.train.rl.loop import _prepare
-from dice.train.rl.policy import Policy
+from dice.train.rl.policy import Policy, ScoredTrace
 from dice.train.rl.reward import advantages, reward
 from dice.train.rl.rollout import Batch, Rollouts, write_here
 from dice.train.rl.verification import VerifierPool
 from dice.train.run import run_context
 from dice.train.runlog import versions
 
+NONE = 1e200  # stands for no number where quotients are put in order
 Reals = npt.NDArray[np.float64]
 
 
@@ -98,7 +101,9 @@ def measure(config: RLConfig, at_once: int, seconds: float) -> None:
                 result = summary(torch.stack(gradients), list(right.values()), config)
                 result |= {"seconds": time.monotonic() - begun, "versions": versions(context.world.device)}
                 write_json(config.out / "noise.json", result | {"config": config.to_json(), "right_of_each": right})
-                print(json.dumps({key: result[key] for key in ("problems", "flat", "noise_scale", "cosines")}), flush=True)
+                print(
+                    json.dumps({key: result[key] for key in ("problems", "flat", "noise_scale", "cosines")}), flush=True
+                )
 
 
 def chunk_gradients(
@@ -122,7 +127,7 @@ def chunk_gradients(
     return found
 
 
-def gradient(policy: Policy, samples: list[tuple], config: RLConfig) -> Tensor:
+def gradient(policy: Policy, samples: list[ScoredTrace], config: RLConfig) -> Tensor:
     """Summed over groups, of the loss whose mean is over a group's responses; zero without samples."""
     weights = policy.weights
     if not samples:
@@ -132,24 +137,23 @@ def gradient(policy: Policy, samples: list[tuple], config: RLConfig) -> Tensor:
     taken: list[Tensor] = []
 
     def take(lr: float, step: int) -> None:
-        taken.append(torch.cat([weight.grad.reshape(-1).float().cpu() for weight in weights.params]))
+        gradients = [weight.grad for weight in weights.params if weight.grad is not None]
+        taken.append(torch.cat([one.reshape(-1).float().cpu() for one in gradients]))
 
-    kept, weights.update = weights.update, take
-    try:
+    with mock.patch.object(weights, "update", take):
         policy._update(policy._engine_for(minibatch), minibatch, changed=False)
-    finally:
-        weights.update = kept
     return taken[0] * (len(samples) / config.responses)
 
 
-def summary(gradients: Tensor, right: list[list[int]], config: RLConfig) -> dict:
+def summary(gradients: Tensor, right: list[list[int]], config: RLConfig) -> JsonObject:
     """Of the gradients of n chunks [n, weights]."""
     products = (gradients.double() @ gradients.double().T).numpy()
     rates = [correct / judged for correct, judged in right if judged]
     rng = np.random.default_rng(0)
-    estimates = np.array([scale(products, rng.integers(0, len(products), len(products)), config.problems) for _ in range(2000)])
     signal, noise = scale(products, np.arange(len(products)), config.problems)
-    quotients = np.where(estimates[:, 0] > 0, estimates[:, 1] / np.maximum(estimates[:, 0], 1e-300), np.inf)
+    drawn = (rng.integers(0, len(products), len(products)) for _ in range(2000))
+    estimates = np.array([scale(products, chosen, config.problems) for chosen in drawn])
+    quotients = np.where(estimates[:, 0] > 0, estimates[:, 1] / np.maximum(estimates[:, 0], 1e-300), NONE)
     return {
         "problems": len(right),
         "flat": sum(rate in (0.0, 1.0) for rate in rates),
@@ -157,7 +161,9 @@ def summary(gradients: Tensor, right: list[list[int]], config: RLConfig) -> dict
         "rates": dict(sorted(Counter(round(rate * 8) / 8 for rate in rates).items())),
         "signal": signal,
         "noise": noise,
-        "noise_scale": noise / signal if signal > 0 else None,  # problems; none where the gradient cannot be told from 0
+        "noise_scale": noise / signal
+        if signal > 0
+        else None,  # problems; none where the gradient cannot be told from 0
         "noise_scale_95": [float(np.quantile(quotients, q)) for q in (0.025, 0.975)],
         "signal_95": [float(np.quantile(estimates[:, 0], q)) for q in (0.025, 0.975)],
         "cosines": cosines(products, config.problems, rng),

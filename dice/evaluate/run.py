@@ -1,7 +1,8 @@
 """A run: answers are generated, stored and judged, each step as soon as it can be. `dice eval` calls this.
 
 What a folder holds is never made again. An answer is on the disk before it is judged; a verdict that says something
-about our machinery only (`infra_error`) is not kept, so that the next run tries again.
+about our machinery only (`infra_error`) is not kept, so that the next run tries again. What one backend could not run
+(`unsupported`) is judged again where the run goes on with the other.
 """
 
 from __future__ import annotations
@@ -50,6 +51,13 @@ class Judging:
     cache: bool = False
     make: Callable[..., Verifier] = Verifier
     elsewhere: bool = False
+
+    def may_know_more(self, verdict: Verdict) -> bool:
+        """Whether it was another backend that could not run the kernel."""
+        from dice.verify.options import resolve_backend
+
+        is_open = verdict.outcome == "unsupported" and not self.elsewhere
+        return is_open and verdict.backend != resolve_backend(self.backend)
 
     def verifier(self, protocol: str, without: int | None = None, timed: bool = True) -> Verifier:
         """`without`: a GPU that something else computes on. `timed`: whether timing is done where it is asked for."""
@@ -152,7 +160,7 @@ class _Judge:
 
     def __init__(self, folder: RunFolder, protocol: str, judging: Judging, total: int, show: Show) -> None:
         self.folder, self.protocol, self.judging, self.total, self.show = folder, protocol, judging, total, show
-        self.known = {one.id for one in folder.judgements(protocol)}
+        self.known = {one.id for one in folder.judgements(protocol) if not judging.may_know_more(one.verdict)}
         self.tasks = {task.key: task.as_problem() for task in folder.tasks()}
         self.timings = _timings(folder, protocol, judging)
         self.judged = 0

@@ -115,8 +115,9 @@ class RunFolder:
         return self._all(Generation, read_rows(self.path / "generations.jsonl"))
 
     def judgements(self, protocol: str) -> list[Judgement]:
+        """One for each answer: the last, where a backend could not say and another one did."""
         rows = read_rows(self.path / "verdicts" / f"{protocol}.jsonl")
-        return self._all(_judgement, rows)
+        return list({one.id: one for one in self._all(_judgement, rows)}.values())
 
     @property
     def protocols(self) -> list[str]:

@@ -119,10 +119,15 @@ def optimized() -> str:
         found.append((group, f"{len(problems)} of {SIZES[group]}", *cells, median))
     compiled = [row for row in run["groups"]["level3"].values() if "compile_speedup" in row]
     faster = sum(row["speedup"] > row["compile_speedup"] for row in compiled)
+    papers = [row["also"]["dice-paper"] for row in run["groups"]["level3"].values() if "also" in row]
+    right_there = [row for row in papers if row["outcome"] == "correct"]
+    faster_there = sum(row["speedup"] > 1 for row in right_there)
     head = "KernelBench | judged | right, % | and faster | all operators | and faster | median speed-up"
     return (
         f"{table(head, found)}\n\nOf {len(compiled)} of level 3 that were timed beside `torch.compile`, too, {faster} "
-        f"are faster than it.\n\nOne {run['machine']}: `{run['command']}`. {run['note']}"
+        f"are faster than it. Of {len(papers)} that were judged under the paper's protocol, too, {len(right_there)} "
+        f"are right and {faster_there} faster than eager PyTorch.\n\n"
+        f"One {run['machine']}: `{run['command']}`. {run['note']}"
     )
 
 

@@ -16,7 +16,7 @@ from dice.errors import MachineError, UserError
 from dice.evaluate.models import Answer, Question
 from dice.evaluate.models.answers import read_answers
 from dice.evaluate.run import Judging, begin, check_finished, evaluate, locked, questions
-from dice.evaluate.run_folder import RunFolder
+from dice.evaluate.run_folder import Generation, Judgement, RunFolder
 from dice.evaluate.tasks import load_tasks
 from dice.model.checkpoint import NANO_FOLDER
 from dice.verdict import Timing
@@ -219,6 +219,22 @@ def test_faults_of_ours_are_no_verdicts(bench: Path, monkeypatch: pytest.MonkeyP
         assert done.faults == {"disk full.": 1} and folder.judgements("dice") == []
         done = evaluate(folder, questions(tasks, 1), lambda: Flaky(True, text), Judging(backend="emulated"))
         assert done.generated == 0 and done.judged == 1 and outcomes(folder.path) == {("level1/19_ReLU", 0): "correct"}
+
+
+@pytest.mark.parametrize(("backend", "judged"), [("cuda", 1), ("emulated", 0)])
+def test_what_another_backend_could_not_run_is_judged_again(bench: Path, backend: str, judged: int) -> None:
+    from dice.verdict import Verdict
+
+    tasks = load_tasks(bench / "bench", ids="19")
+    text = f"```python\n{(CASES / 'right_relu.py').read_text()}```"
+    with locked(bench / f"open_{backend}") as folder:
+        begin(folder, {"model": "x", "samples": 1}, tasks)
+        folder.add_generation(Generation(tasks[0].key, 0, text, (CASES / "right_relu.py").read_text()))
+        folder.add_judgement("dice", Judgement(tasks[0].key, 0, Verdict("unsupported", "compile", backend=backend)))
+        done = evaluate(folder, questions(tasks, 1), lambda: Flaky(True, text), Judging(backend="emulated"))
+        assert done.judged == judged
+        (found,) = folder.judgements("dice")
+        assert found.verdict.outcome == ("correct" if judged else "unsupported")
 
 
 def test_a_mistake_does_not_spoil_the_folder(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
