@@ -467,6 +467,22 @@ def rl_steps() -> str:
 
 
 @part
+def rl_noise() -> str:
+    run = read("train/rl_wide_h200")
+    noise, steps = run["noise"], run["steps"]
+    batch, (cosine, spread) = max(noise["cosines"].items(), key=lambda item: int(item[0]))
+    low, mixed = noise["noise_scale_95"][0], noise["problems"] - noise["flat"]
+    return (
+        f"Of {noise['problems']} problems x 16 responses {mixed} ({100 * mixed / noise['problems']:.0f}%) have right "
+        f"ones and wrong ones: the others teach nothing. The gradients of two batches of {batch} problems have a mean "
+        f"cosine of {cosine:.3f} (standard deviation {spread:.3f}); the noise scale is {noise['noise_scale']:,.0f} "
+        f"problems a step, with 95% above {low:,.0f} and without an upper end. {len(steps)} steps of "
+        f"{steps[0]['groups']} problems x 16 leave the share of right responses where it was: "
+        f"{100 * steps[0]['exec']:.1f}% in the first, {100 * steps[-1]['exec']:.1f}% in the last."
+    )
+
+
+@part
 def mini() -> str:
     run = read("train/mini_run")["runs"][0]
     heldout, plain = run["heldout"]["emulated"]["exec"], percent(run["plain"]["exec"])
@@ -486,6 +502,7 @@ def train_rows() -> str:
         "train8b_h200",
         "scaling_h200",
         "rl_step_h100",
+        "rl_wide_h200",
         "mini_run",
     )
     return rows(*(f"train/{name}" for name in names))
