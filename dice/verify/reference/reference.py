@@ -130,7 +130,7 @@ class Reference:
         self.labels = tuple(probing.react_otherwise(labels, drawn, varied))
         self.cost = sum(map(sum, census.work.costs.values()))
         cheap = self.cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
-        self.stretched_state = self._stretched(drawn, seed) if cheap else None
+        self.stretched_state = _stretched(self, drawn, seed) if cheap else None
         self.device.release()
         measured = sum(map(inputs.is_free, transport.tensors(drawn)))
         more = (amplified, varied, (*inputs.beyond_sentinels(census.work.calls, measured), *decisive))
@@ -141,14 +141,6 @@ class Reference:
             rare = (*rare, *found)
         is_stretched = self.stretched_state is not None
         return inputs.plan(trials, seed, *more, fresh=fresh is not None, stretched=is_stretched, cheap=cheap, rare=rare)
-
-    def _stretched(self, drawn: Any, seed: int) -> State | None:
-        """The second set of parameters, and large, as far as the reference stays finite."""
-        if self.fresh_states is None:
-            return None
-        forms = (parameters.stretched(self.model, self.fresh_states[True], factor) for factor in parameters.STRETCHES)
-        with unchanged(self.model):
-            return next((one for one in forms if _bears(self, one, drawn, seed)), None)
 
     def _state(self, step: Step, loadable: bool) -> State | None:
         """The parameters that a step is for; None for the model's own."""
@@ -165,7 +157,7 @@ class Reference:
         self.device.allow_tf32(not self.protocol.ours)
         try:
             if not self.protocol.ours:
-                return self._kernelbench_trial(step)
+                return _kernelbench_trial(self, step)
             forms = inputs.alternatives(step, self._in_half)
             last = (replace(step, family="given"),) if step.core and step.family != "given" else ()
             tried = (self._try(secret, form, loadable) for form in (*forms, *last))
@@ -194,19 +186,6 @@ class Reference:
             return self.model, self.exact_model
         model = _with_state(self.model, self._fresh_attributes, state)
         return model, copied(model) if self.exact_model is not None else None
-
-    def _kernelbench_trial(self, step: Step) -> Trial:
-        """As KernelBench's `run_and_check_correctness` does it: one generator and one set of inputs for both models."""
-        seed = kernelbench_seed(step.number)
-        drawn = self.subject.cast(self.subject.draw(seed))
-        with blame("forward"):
-            placed = self.device.place(copy.deepcopy(drawn) if self.device.emulated else drawn)
-            output = readable(running.forward(self.model, placed, seed, self.device))
-            rng = running.generator_states(self.device)
-            on_cpu = tuple(self.device.on_cpu(output))
-            spare = workload.is_heavy(placed, output) and not running.aliased(output, placed)
-            inputs_, expected = self.subject.kept(placed, trees.own(output, spare))
-            return Trial(step.family, inputs_, seed, expected, on_cpu=on_cpu, rng=rng)
 
     def forward(self, model: Any, drawn: Any, seed: int) -> Any:
         """The output, on the device, where the inputs are too; they are left as they are."""
@@ -318,6 +297,20 @@ class Reference:
         return ()
 
 
+def _kernelbench_trial(reference: Reference, step: Step) -> Trial:
+    """As KernelBench's `run_and_check_correctness` does it: one generator and one set of inputs for both models."""
+    seed = kernelbench_seed(step.number)
+    drawn = reference.subject.cast(reference.subject.draw(seed))
+    with blame("forward"):
+        placed = reference.device.place(copy.deepcopy(drawn) if reference.device.emulated else drawn)
+        output = readable(running.forward(reference.model, placed, seed, reference.device))
+        rng = running.generator_states(reference.device)
+        on_cpu = tuple(reference.device.on_cpu(output))
+        spare = workload.is_heavy(placed, output) and not running.aliased(output, placed)
+        inputs_, expected = reference.subject.kept(placed, trees.own(output, spare))
+        return Trial(step.family, inputs_, seed, expected, on_cpu=on_cpu, rng=rng)
+
+
 def _gathered(subject: Subject, secret: int, first: Any, most: int) -> dict[str, Any]:
     """At most so many inputs that are put together of many draws, by their family. A few draws tell whether there is
     anything that is rare."""
@@ -342,6 +335,16 @@ def _bears(reference: Reference, state: State, drawn: Any, seed: int) -> bool:
     with contextlib.suppress(ReferenceFailed):
         return trees.is_finite(reference.forward(model, drawn, seed))
     return False
+
+
+def _stretched(reference: Reference, drawn: Any, seed: int) -> State | None:
+    """The second set of parameters, and large, as far as the reference stays finite."""
+    if reference.fresh_states is None:
+        return None
+    model, state = reference.model, reference.fresh_states[True]
+    forms = (parameters.stretched(model, state, factor) for factor in parameters.STRETCHES)
+    with unchanged(model):
+        return next((one for one in forms if _bears(reference, one, drawn, seed)), None)
 
 
 def _with_state(model: Any, attributes: Mapping[tuple[str, str], Any], state: State) -> Any:
