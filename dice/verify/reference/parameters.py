@@ -18,7 +18,7 @@ MOST_SIGNED = 1 << 22  # elements
 STRETCHES = (8.0, 3.0)  # times as large, as far as the reference bears it
 COUNTED = 1 << 20  # what a counter is moved by where parameters are stretched
 SWITCHED = 0.3  # of truth values or whole numbers that are all alike
-MOST_BORNE = 64  # tensors that are varied one by one, where all at once make the reference fail
+MOST_TRIED = 128  # groups of tensors, where all at once make the reference fail
 
 
 def varied(model: torch.nn.Module, plain: State, other: State, looked_up: bool = False) -> State:
@@ -181,16 +181,31 @@ def _warped(table: torch.Tensor) -> torch.Tensor:
 
 
 def borne(plain: State, state: State, bears: Callable[[State], bool]) -> State:
-    """`state` where the reference bears it, which is to stay finite; else, of each tensor in which it differs from
-    `plain`, what it bears: the same, or with offsets that are not negative, or none."""
+    """`state` where the reference bears it, which is to stay finite; else, of the tensors in which it differs from
+    `plain`, what it bears: as many at once as it does, and of one that it does not the same with offsets that are not
+    negative, or none. A tensor that has several names is one."""
     if bears(state):
         return state
-    found = dict(plain)
-    moved = [name for name in plain if plain[name] is not state[name]]
-    for name in moved[:MOST_BORNE]:
-        upwards = plain[name] + (state[name] - plain[name]).abs()
-        for value in (state[name], upwards):
-            if bears(found | {name: value}):
-                found[name] = value
-                break
+    found, tensors, tried = dict(plain), dict[int, list[str]](), 0
+    for name in plain:
+        if plain[name] is not state[name]:
+            tensors.setdefault(id(state[name]), []).append(name)
+    groups = _halves(list(tensors.values()))
+    while groups and tried < MOST_TRIED:
+        group, tried = groups.pop(), tried + 1
+        names = [name for one in group for name in one]
+        if bears(found | {name: state[name] for name in names}):
+            found |= {name: state[name] for name in names}
+        elif len(group) > 1:
+            groups += _halves(group)
+        else:
+            upwards = plain[names[0]] + (state[names[0]] - plain[names[0]]).abs()
+            if bears(found | dict.fromkeys(names, upwards)):
+                found |= dict.fromkeys(names, upwards)
     return found
+
+
+def _halves(group: list[list[str]]) -> list[list[list[str]]]:
+    """The first half comes last, as it is tried first."""
+    middle = (len(group) + 1) // 2
+    return [part for part in (group[middle:], group[:middle]) if part]

@@ -7,6 +7,8 @@ import torch
 
 from dice.verify.ipc.messages import Step
 from dice.verify.reference.judge import judge
+from dice.verify.reference.parameters import borne
+from dice.verify.reference.trial import State
 from tests.verify.reference.conftest import SECRET, Make, draw
 
 
@@ -243,3 +245,24 @@ def test_weights_of_one_sign_get_the_other_and_slopes_pass_one_as_far_as_the_ref
     assert float(slopes.max()) > 1 and float(slopes.min()) < 0
     assert float(gain.min()) < 0 < float(gain.max()) and float(gain.abs().min()) >= 0.5
     assert float(root.min()) > 0
+
+
+def test_of_many_tensors_all_are_varied_but_those_that_are_not_borne() -> None:
+    """As many at once as can be: few forwards are asked for, and a tensor of two names has one value."""
+    plain = {f"part {number}": torch.ones(2) for number in range(300)}
+    plain["tied"] = plain["part 7"]
+    state = {name: value - 3 for name, value in plain.items()}
+    state["tied"] = state["part 7"]
+    asked = []
+
+    def bears(one: State) -> bool:
+        asked.append(one)
+        positive = all(bool((one[f"part {number}"] > 0).all()) for number in (40, 200))
+        return positive and one["tied"] is one["part 7"] and bool(one["part 250"].eq(1).all())
+
+    found = borne(plain, state, bears)
+    assert len(asked) < 70
+    for number in range(300):
+        expected = {40: 4.0, 200: 4.0, 250: 1.0}.get(number, -2.0)
+        assert torch.equal(found[f"part {number}"], torch.full((2,), expected)), number
+    assert found["tied"] is found["part 7"]
