@@ -21,6 +21,8 @@ BELOW, ABOVE, TOGETHER = "below sentinels", "above sentinels", "far below, near 
 SENTINEL, SENTINEL_HALF = 3e8, 2e4  # not more: from 1e9 on are what masks write
 TOGETHER_AT, TOGETHER_WIDTH = 1.2e5, 16.0  # a softmax may subtract the maximum of all rows, and rounds no further away
 CHAINED, SHORTEST_CHAIN = "chained", 4
+TURNED, BEYOND_WHOLE, TURN, BEYOND = "turned far", "beyond whole numbers", 3e4, 1e10
+NEAR, LOWER_BITS = "near", 0xB5A3  # the lower half of a float's bits, turned over here and there
 LEANING, LEAN = "leaning", 3.0  # spreads
 STRIPED, STRIPE, STRIPE_HEIGHT = "striped", 32, 6.0  # every so many places, by so many spreads
 HALVES, EVEN, FINENESS = "halves", "even", 5  # so many halvings of the spread
@@ -63,10 +65,11 @@ def _striped(tensor: torch.Tensor) -> torch.Tensor:
 
 def chained(tensor: torch.Tensor) -> torch.Tensor:
     """Square matrices that are their smallest value, and beside the diagonal their largest: of a graph it is one path,
-    on which nothing is near. Of truth values and zeros and ones, too, but for triangles; what is symmetric stays so."""
+    on which nothing is near. Of truth values and zeros and ones, too, but for triangles; what is symmetric stays so. A
+    list of edges becomes such a path."""
     size = tensor.shape[-1] if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] else 0
     if size < SHORTEST_CHAIN or tensor.is_complex():
-        return tensor
+        return seldom.path(tensor)
     flat = tensor.reshape(-1, size, size)
     steps = flat.float().diff(dim=-1)
     in_order = bool((steps >= 0).all()) or bool((steps <= 0).all())
@@ -80,6 +83,29 @@ def chained(tensor: torch.Tensor) -> torch.Tensor:
     for side in (1, -1) if torch.equal(flat, flat.mT) else (1,):
         found.diagonal(side, 1, 2).copy_(most[:, None].expand(-1, size - 1))
     return found.to(tensor.dtype).reshape(tensor.shape)
+
+
+def near(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values but for the lower half of their bits; of whole numbers two inner ones are moved by one against
+    each other, so that their sum stays. For who remembers answers by less than their inputs."""
+    if tensor.dtype == torch.float32 and not is_formed(tensor.reshape(-1)):
+        return (tensor.contiguous().view(torch.int32) ^ LOWER_BITS).view(torch.float32)
+    if not seldom.is_coded(tensor):
+        return tensor
+    flat = tensor.clone().reshape(-1)
+    least, most = int(flat.min()), int(flat.max())
+    for place in range(5 * len(flat) // 8, len(flat) - 2):
+        if int(flat[place]) < most and int(flat[place + 1]) > least:
+            flat[place] += 1
+            flat[place + 1] -= 1
+            break
+    return flat.reshape(tensor.shape)
+
+
+def _as_large(tensor: torch.Tensor, size: float) -> torch.Tensor:
+    """So large that the largest is `size`; half precision does not hold such."""
+    largest = float(tensor.abs().max())
+    return tensor * (size / largest) if largest > 0 and tensor.dtype.itemsize >= 4 else tensor
 
 
 def _beyond(tensor: torch.Tensor, begin: float) -> torch.Tensor:
@@ -177,6 +203,11 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     REARRANGED: _rearranged,
     OFFSET: lambda tensor: offset(tensor, -AWAY),
     OFFSET_ABOVE: lambda tensor: offset(tensor, AWAY),
+    seldom.BARE_LATER: lambda tensor: tensor if is_formed(tensor) else seldom.bare_later(tensor),
+    seldom.IN_ORDER: lambda tensor: tensor.sort(-1).values if tensor.dim() and not is_formed(tensor) else tensor,
+    seldom.NEAR_ONE: lambda tensor: seldom.near_one(tensor) if tensor.dim() and not is_formed(tensor) else tensor,
+    TURNED: lambda tensor: _as_large(tensor, TURN),
+    BEYOND_WHOLE: lambda tensor: _as_large(tensor, BEYOND),
     LEANING: lambda tensor: offset(tensor, LEAN),
     STRIPED: lambda tensor: _striped(tensor) if tensor.dim() else tensor,
     FAR_BELOW: lambda tensor: offset(tensor, -FAR),

@@ -30,6 +30,8 @@ families, each used only where the reference itself stays finite and as exact as
 | `leaning` | moved up by 3 times their spread, before sigmoids | gates that are open: a memory that is cut short |
 | `striped` | the largest at every 32nd place, before orders | candidates that are left out lane by lane |
 | `chained` | square matrices of one path, where operators come again and again | too few steps of a loop |
+| `turned far` | up to 30,000, before sines | an angle that is brought near zero too roughly |
+| `beyond whole numbers` | up to 1e10, before what rounds | a float that is rounded through an int |
 | `drifting` | rising or falling, before decisions on sums | a decision by a part of the values |
 | `even` | multiples of one power of two | |
 | `rearranged` | the same in another order, the ends of rows as before | answers remembered by a sum or by ends |
@@ -54,6 +56,7 @@ from dice.verify.execution import own_numbers, seldom, steady
 from dice.verify.execution.changes import (
     ABOVE,
     BELOW,
+    BEYOND_WHOLE,
     CHAINED,
     CHANGES,
     FAR_ABOVE,
@@ -61,13 +64,16 @@ from dice.verify.execution.changes import (
     HALVES,
     LARGE_AS_DRAWN,
     LEANING,
+    NEAR,
     OFFSET,
     OFFSET_ABOVE,
     RATHER_LARGE,
     STRIPED,
     TOGETHER,
+    TURNED,
     chained,
     is_formed,
+    near,
     offset,
 )
 from dice.verify.ipc.messages import FEW, Step
@@ -106,6 +112,9 @@ _MAXIMA = frozenset({"argmax", "cummax", "embedding_bag", *_POOLS, *(f"{pool}_wi
 _ROUNDINGS = frozenset({"round"})
 _GATES = frozenset({"sigmoid", "lstm", "gru", "lstm_cell", "gru_cell"})
 _ORDERS = frozenset({"sort", "topk", "kthvalue", "median"})
+_CHOICES = _ORDERS | {"argmax", "argmin", "max"}
+_SINES = frozenset({"sin", "cos", "tan"})
+_WHOLE = frozenset({"floor", "ceil", "trunc", "frac", "round", "remainder", "fmod", "floor_divide"})
 _AGGREGATES = frozenset({"sum", "var", "norm", "linalg_vector_norm", "median"})
 _SPREADS = frozenset({"var", "std", "norm", "linalg_vector_norm", "max", "sum"})
 _NEAR = frozenset({"eq", "le", "abs"})  # of which `isclose` is made
@@ -209,9 +218,12 @@ def decisive(
         *drifting,
         *near,
         *([LEANING] if _GATES.intersection(families) else []),
-        *([STRIPED] if _ORDERS.intersection(families) else []),
+        *([STRIPED, seldom.IN_ORDER] if _ORDERS.intersection(families) else []),
+        *([seldom.NEAR_ONE] if _CHOICES.intersection(families) else []),
+        *([TURNED] if _SINES.intersection(families) else []),
+        *([BEYOND_WHOLE] if _WHOLE.intersection(families) else []),
         *([CHAINED] if repeated >= OFTEN else []),
-        *([seldom.BARE_CORNER] if _ELIMINATING.intersection(families) else []),
+        *([seldom.BARE_CORNER, seldom.BARE_LATER] if _ELIMINATING.intersection(families) else []),
         *([seldom.NEARLY_EQUAL] if _NEAR.issubset(families) else []),
         *(f"{seldom.SPREAD}{bound:g}" for bound in spreads),
         *([ASKED_FOR] if asks else []),
@@ -243,8 +255,8 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
     if step.family.startswith(seldom.SPREAD):
         wanted = 2 * abs(float(step.family.removeprefix(seldom.SPREAD)))
         return _measured(inputs, lambda tensor: tensor * (wanted / max(float(tensor.float().std()), 1e-30)))
-    if step.family == CHAINED:
-        return transport.map_tensors(chained, inputs)
+    if step.family in (CHAINED, NEAR):
+        return transport.map_tensors(chained if step.family == CHAINED else near, inputs)
     if step.family == seldom.NEARLY_EQUAL:
         return _nearly_equal(inputs)
     if step.family.startswith(PAST):

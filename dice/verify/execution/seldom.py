@@ -14,6 +14,9 @@
 | `drifting` | their mean as it is, from one side of zero to the other | a mean taken of the first values |
 | `spread past ...` | so far apart that their spread is twice the number | a branch for what is far apart |
 | `bare corner` | a zero in the first place of each matrix | an elimination that exchanges no rows |
+| `bare later` | the second row of each matrix begins as the first | the same in a later step |
+| `rows in order` | each row's values in rising order | candidates that are left out stretch by stretch |
+| `rows near one` | rows that are nearly the first one | a limit to how many choose the same |
 | `nearly equal` | some of an input's values are another's, but for a few roundings | `isclose` as equality |
 
 Each is a trial of its own, since the reference may bear one and not another.
@@ -30,6 +33,8 @@ OUTLIERS, ALIKE, HOLLOW, MEETING = "outliers", "rows alike", "hollow", "values m
 LEVEL, EMPTY, LEFT_OUT, LOWER = "level", "empty", "left out", "lower half"
 DRIFTING, NEAR_TIES = "drifting", "near ties of input "
 SPREAD, BARE_CORNER, NEARLY_EQUAL = "spread past ", "bare corner", "nearly equal"
+BARE_LATER, IN_ORDER, NEAR_ONE = "bare later", "rows in order", "rows near one"
+NEARNESS = 0.02  # of what rows differ by from the first one
 APART = 4  # roundings, of a near tie
 FAMILIES = (OUTLIERS, ALIKE, HOLLOW, LEVEL, EMPTY, LEFT_OUT, LOWER)
 DRIFT = 4.0  # spreads, beyond the mean
@@ -189,6 +194,43 @@ def bare_corner(tensor: torch.Tensor) -> torch.Tensor:
     changed = tensor.clone()
     changed[..., 0, 0] = 0
     return changed
+
+
+def bare_later(tensor: torch.Tensor) -> torch.Tensor:
+    """The second row of each matrix begins with the first two elements of the first, so that elimination meets a zero
+    after its first step."""
+    if tensor.dim() < 2 or tensor.shape[-1] != tensor.shape[-2] or tensor.shape[-1] < 3:
+        return tensor
+    changed = tensor.clone()
+    changed[..., 1, :2] = changed[..., 0, :2]
+    return changed
+
+
+def near_one(tensor: torch.Tensor) -> torch.Tensor:
+    """Rows that differ from the first one by little."""
+    rows = _rows(tensor) if tensor.dim() > 1 else tensor
+    return (rows[:1] + NEARNESS * (rows - rows[:1])).to(tensor.dtype).reshape(tensor.shape)
+
+
+def path(ends: torch.Tensor) -> torch.Tensor:
+    """Edges, as two rows or two columns of nodes, that are one path through all nodes, and that again. No edge stands
+    near the one that goes on from it, so that who takes them in turn gets along no faster. Anything else as it is."""
+    if not is_coded(ends) or ends.dim() != 2 or 2 not in ends.shape:
+        return ends
+    nodes, edges = int(ends.max()) + 1, ends.numel() // 2
+    if nodes < FEW or edges < nodes:
+        return ends
+    order = (torch.arange(nodes, device=ends.device) * _stride(nodes)) % nodes
+    number = torch.arange(nodes - 1, device=ends.device)
+    number[(number * _stride(nodes - 1)) % (nodes - 1)] = number.clone()
+    number = number[torch.arange(edges, device=ends.device) % (nodes - 1)]
+    found = torch.stack((order[number], order[number + 1])).to(ends.dtype)
+    return found if ends.shape[0] == 2 else found.T.contiguous()
+
+
+def _stride(count: int) -> int:
+    """The golden section of a number, or a little more: it has no divisor in common with it."""
+    return next(step for step in range(round(0.618 * count), count + 1) if math.gcd(step, count) == 1)
 
 
 def nearly_equal(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from dice.verify.ipc import untrusted
 
 TOKEN_SHARE = 0.01  # of the reference's elements; less is no replacement unless it is all of an operator
 PART_SHARE = 0.1  # the same, where PyTorch's operators are called as often as in the reference: some rows of each
-HOST_SHARE, HOST_ELEMENTS = 0.5, 1024  # of the inputs' elements read by the host
+HOST_SHARE, HOST_ELEMENTS = 0.5, 128  # of the inputs' elements read by the host
 MAX_NAMES = 200
 MAX_CALLS = 500  # of one family that are told apart; the last stands for all that follow
 MOST = 1 << 60  # that a candidate may claim: no integer of thousands of digits

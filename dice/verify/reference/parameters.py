@@ -16,7 +16,7 @@ REACH = 1.75
 FORMLESS = 0.5  # of a parameter's spread, or of a gain: by a half of this at most it is moved up or down
 MOST_SIGNED = 1 << 22  # elements
 STRETCHES = (8.0, 3.0)  # times as large, as far as the reference bears it
-COUNTED = 1 << 20  # what a counter is moved by where parameters are stretched
+COUNTED = 2**7 * 3**3 * 5**3 * 7 - 1  # of a counter where parameters are large
 SWITCHED = 0.3  # of truth values or whole numbers that are all alike
 MOST_TRIED = 128  # groups of tensors, where all at once make the reference fail
 
@@ -62,14 +62,17 @@ def varied(model: torch.nn.Module, plain: State, other: State, looked_up: bool =
 
 def stretched(model: torch.nn.Module, state: State, factor: float) -> State:
     """`state` with parameters so many times as large, for what only large ones reach: the bound of a norm, the edge of
-    a decay. And with counters that have come far."""
+    a decay. The first row of each is left as it is, for who knows a parameter by it. And with counters that have come
+    far, to where whatever is done every so often is due next."""
     found = dict(state)
     for name, parameter in model.state_dict(keep_vars=True).items():  # by all of its names
         if name in found and parameter.requires_grad and parameter.is_floating_point():
             found[name] = state[name] * factor
+            if parameter.dim() > 1 and len(parameter) > 1:
+                found[name][0] = state[name][0]
     for name, value in codes(model, state):
         if value.numel() == 1 and value.dtype in (torch.int32, torch.int64):
-            found[name] = value + COUNTED
+            found[name] = torch.full_like(value, COUNTED)
     return found
 
 

@@ -86,6 +86,7 @@ class Attempt:
         self.drawn, self.keeps, self._orders = "", False, Orders()
         self.remarks: tuple[m.Step, ...] = ()
         self._in_place = False  # whether the model has run with other parameters, and with none since
+        self._is_plain = True  # whether the model is as its own seed makes it
         self._borrows = False  # whether the candidate holds memory of a trial
         self._loadable = False  # whether it takes parameters by the reference's names
 
@@ -153,6 +154,7 @@ class Attempt:
 
     def _construct(self, step: m.Step) -> None:
         """The model that a step is for."""
+        self._is_plain = not (step.fresh or step.arguments)
         command = _construction(step, self.session.seeds, self.assignment.protocol)
         if self._author is not None:
             self._in_place = self._author.give_program(self.talk, command, self._signature)
@@ -169,8 +171,6 @@ class Attempt:
         """One step of the plan: draw, run, judge. Raises `VerdictReached` where the kernel fails it."""
         drawn = self.set_up(step)
         if not drawn.family:  # it does not suit the problem
-            if step.fresh:
-                self._construct(PLAIN)
             return
         protocol, record = self.assignment.protocol, self.record
         repeat = protocol.ours and record.determinism is None and step.family == "given"
@@ -195,12 +195,10 @@ class Attempt:
         if step.core:
             record.trials_passed += 1
         self._in_place = False
-        if step.fresh:
-            self._construct(PLAIN)
 
     def set_up(self, step: m.Step) -> m.Drawn:
         """The step's inputs drawn, and the model made that they are for. Raises `NotCaptured`."""
-        if step.fresh or step.arguments:
+        if step.fresh or step.arguments or not self._is_plain:
             self._construct(step)
         drawn = self.draw(step)
         if drawn.family and self._author is not None and drawn.signature != self._signature:

@@ -34,6 +34,8 @@ EVEN = m.Step("often even", "even", core=False)
 REARRANGED = m.Step("often rearranged", "rearranged", core=False, mixes=(EVEN.name,))
 # And the same values but for a few: who remembers them by a sample, wherever it is taken, gives the other answer.
 SPARSE = m.Step("often but for a few", m.FEW, core=False, mixes=("often", "often otherwise"))
+# And values that are near to them, or have their sum: who remembers them rounded, or by a sum of places, does so, too.
+NEAR = m.Step("often near", "near", core=False, mixes=("often",))
 OTHERS = tuple(m.Step(f"calls {family}", family, core=False) for family in ("scaled", "large"))  # to look at calls on
 
 
@@ -120,7 +122,7 @@ def call_often(attempt: Attempt) -> None:
     if not attempt.assignment.protocol.ours or not kept:
         return
     names, seeds = [], []
-    for step in (EVEN, *OFTEN, *MIXED, REARRANGED, SPARSE):  # what is alike is far apart in the first round
+    for step in (NEAR, EVEN, *OFTEN, *MIXED, REARRANGED, SPARSE):  # what is alike is far apart in the first round
         drawn = attempt.set_up(step)
         if not drawn.family:  # halves of two draws are none, or other values do not suit
             continue

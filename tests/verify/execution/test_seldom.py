@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dice.verify.execution import seldom
+from dice.verify.execution import changes, seldom
 from dice.verify.execution.inputs import vary
 from dice.verify.execution.steady import BRIMMING, replaced
 from dice.verify.ipc.messages import Step
@@ -139,3 +139,46 @@ def test_whole_numbers_fill_their_range_to_the_brim() -> None:
     drawn = torch.randint(0, 1 << 20, (50, 30), dtype=torch.int32)
     (found,) = replaced([drawn], 0, f"{BRIMMING}0 {1 << 20}", seed=3)
     assert found.dtype == drawn.dtype and int(found.min()) >= (1 << 20) * 7 // 8 and int(found.max()) < 1 << 20
+
+
+def test_rows_are_nearly_one_and_matrices_meet_a_zero_later() -> None:
+    rows = torch.randn(6, 5)
+    near = seldom.near_one(rows)
+    assert torch.equal(near[0], rows[0]) and 0 < float((near - near[0]).abs().max()) < 0.2
+    matrices = seldom.bare_later(torch.randn(3, 4, 4))
+    eliminated = matrices[:, 1, 1] - matrices[:, 1, 0] / matrices[:, 0, 0] * matrices[:, 0, 1]
+    assert float(eliminated.abs().max()) < 1e-5
+    assert torch.equal(seldom.bare_later(rows), rows)
+
+
+def test_edges_become_one_path_of_which_no_edge_follows_on_the_one_before() -> None:
+    """Labels that are handed on in the edges' order get no further in a round than by two nodes."""
+    edges = torch.randint(0, 40, (2, 200))
+    edges[0, 0] = 39
+    for form in (edges, edges.T.contiguous()):
+        found = seldom.path(form)
+        assert found.shape == form.shape
+        source, target = (found if form is edges else found.T)[:, :39].tolist()
+        following = dict(zip(source, target, strict=True))
+        assert len(following) == 39
+        start = (set(source) - set(target)).pop()
+        places = {node: place for place, node in enumerate(source)}
+        length, run, longest = 0, 1, 1
+        while start in following:
+            length += 1
+            onwards = following[start]
+            run = run + 1 if onwards in places and places[onwards] > places[start] else 1
+            longest, start = max(longest, run), onwards
+        assert length == 39 and longest <= 4
+    assert torch.equal(seldom.path(torch.randn(2, 200)).isnan(), torch.zeros(2, 200, dtype=torch.bool))
+
+
+def test_near_values_have_the_upper_bits_and_the_sums_of_others() -> None:
+    values = torch.randn(50)
+    close = changes.near(values)
+    assert bool((close != values).all())
+    assert torch.equal(close.view(torch.int32) >> 16, values.view(torch.int32) >> 16)
+    numbers = torch.randint(0, 9, (2, 40))
+    moved = changes.near(numbers)
+    assert int((moved != numbers).sum()) == 2 and int(moved.sum()) == int(numbers.sum())
+    assert int(moved.min()) >= 0 and int(moved.max()) <= 8

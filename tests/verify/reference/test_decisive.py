@@ -6,8 +6,17 @@ import problem_texts as texts
 import pytest
 import torch
 
-from dice.verify.execution.changes import CHAINED
-from dice.verify.execution.seldom import BARE_CORNER, MEETING, NEAR_TIES, NEARLY_EQUAL, SPREAD
+from dice.verify.execution.changes import BEYOND_WHOLE, CHAINED, TURNED
+from dice.verify.execution.seldom import (
+    BARE_CORNER,
+    BARE_LATER,
+    IN_ORDER,
+    MEETING,
+    NEAR_ONE,
+    NEAR_TIES,
+    NEARLY_EQUAL,
+    SPREAD,
+)
 from dice.verify.execution.steady import ALL_BRIMMING, BRIMMING
 from tests.verify.reference.conftest import SECRET, Make, draw
 
@@ -172,6 +181,11 @@ def test_shares_are_nothing_and_all_where_an_operator_has_a_pole_there(make: Mak
     [
         ("return torch.isclose(x, inputs[1]).float()", NEARLY_EQUAL),
         ("return torch.linalg.det(x[:4, :4] + inputs[1][:4, :4])", BARE_CORNER),
+        ("return torch.linalg.eigvalsh(x[:4, :4] + inputs[1][:4, :4])", BARE_LATER),
+        ("return torch.topk(x, 3).values", IN_ORDER),
+        ("return inputs[1][x.argmax(0)]", NEAR_ONE),
+        ("return torch.sin(x) + inputs[1]", TURNED),
+        ("return x - x.floor() + inputs[1]", BEYOND_WHOLE),
         ("return torch.where(x.std(-1, keepdim=True) > 300, x, inputs[1])", f"{SPREAD}300"),
     ],
 )

@@ -153,8 +153,9 @@ def test_flags_counters_and_full_masks_become_others_and_parameters_large(make: 
     assert not bool((varied["knots"].diff() > 0).all())
     for name in ("places", "norm.num_batches_tracked"):  # an order, and what kernels need not have
         assert torch.equal(varied[name], plain[name]) and torch.equal(large[name], plain[name])
-    for name in ("up.weight", "down.weight", "down.bias"):
-        assert torch.equal(large[name], 8 * varied[name])
+    for name in ("up.weight", "down.weight"):  # but for the first row, by which one may know a parameter
+        assert torch.equal(large[name][1:], 8 * varied[name][1:]) and torch.equal(large[name][0], varied[name][0])
+    assert torch.equal(large["down.bias"], 8 * varied["down.bias"])
     trial = draw(reference, second)
     assert trial.state is large and draw(reference, second, loadable=False).state is plain
 

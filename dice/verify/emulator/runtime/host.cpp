@@ -41,10 +41,11 @@ static cudaError_t fail(cudaError_t error) {
   return error;
 }
 
-// Where a copy goes is decided by its pointers, as a GPU with unified addresses does, whatever its kind says.
+// Where a copy goes is decided by its pointers, as a GPU with unified addresses does. Of a tensor on the host these do not
+// tell, as its memory is of the same heap here; but a GPU takes no copy to the host whose target is its own.
 static bool note_read(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   using dice_emu::is_device_memory;
-  const bool read = !is_device_memory(to) && (kind == cudaMemcpyDeviceToHost || is_device_memory(from));
+  const bool read = kind == cudaMemcpyDeviceToHost || (!is_device_memory(to) && is_device_memory(from));
   if (read) dice_emu::note_host_bytes(bytes);
   return read;
 }
