@@ -24,6 +24,7 @@ from dice.verify.tensors import compare, near, sampled, transport, trees
 from dice.verify.tensors.compare import Comparison
 
 FEW = 0.2  # of an output: where no more is wrong, it is asked whether a rounding of the inputs does the same
+COUNTER = "num_batches_tracked"  # of a normalisation, which its kernels need not keep
 BY_CHANCE = 0.01  # of the elements of a trial of halves, where a scale that follows from the inputs makes a few, too
 
 
@@ -147,9 +148,13 @@ def _judge_effects(
             message = f"forward left input {missing[0]} as it was; the reference changes it in place."
             return replace(result, equal=False, message=message, errors=(message,))
         names = [*(f"input {index}" for index in trial.asked_back), *(f"buffer {name}" for name in trial.kept)]
+        let_be = {name for name, value in zip(names, left, strict=True) if _is_not_kept(trial, name, value)}
+        counters = {name for name in names if name.endswith(COUNTER)}
+        if {f"buffer {name}" for name in trial.kept} - let_be - counters:  # who keeps some of the state keeps all of it
+            let_be &= counters
         for name, expected, actual in zip(names, (*trial.left, *trial.kept.values()), left, strict=True):
             found = compare.compare(*map(reference.device.place, (expected, actual)))
-            if not found.equal and not _is_not_kept(trial, name.removeprefix("buffer "), actual):
+            if not found.equal and name not in let_be:
                 message = f"after forward, {name} is not what it is after the reference's: {found.message}"
                 return replace(found, message=message, errors=(message,))
         if set(trial.changed) - set(trial.must_change) - changed:
@@ -159,6 +164,7 @@ def _judge_effects(
 
 def _is_not_kept(trial: Trial, name: str, value: torch.Tensor) -> bool:
     """Whether the candidate has no buffer of this name, or leaves it as it was given: a label says so."""
+    name = name.removeprefix("buffer ")
     before = (trial.state or {}).get(name)
     return name in trial.kept and (not value.numel() or (before is not None and near.same_values(value.cpu(), before)))
 
