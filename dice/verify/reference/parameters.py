@@ -94,9 +94,9 @@ def _is_code(value: torch.Tensor) -> bool:
 def _switched(value: torch.Tensor) -> torch.Tensor:
     """Some of the truth values or whole numbers others: zeros for what is there, and ones for zeros."""
     other = (value == 0).to(value.dtype)
-    return (
-        other if value.numel() == 1 else torch.where(torch.rand(value.shape, device=value.device) < 0.3, other, value)
-    )
+    if value.numel() == 1:
+        return other
+    return torch.where(torch.rand(value.shape, device=value.device) < SWITCHED, other, value)
 
 
 def _moved(value: torch.Tensor) -> torch.Tensor:
@@ -201,7 +201,7 @@ def borne(plain: State, state: State, bears: Callable[[State], bool]) -> State:
             found |= {name: state[name] for name in names}
         elif len(group) > 1:
             groups += _halves(group)
-        else:
+        elif plain[names[0]].is_floating_point():
             upwards = plain[names[0]] + (state[names[0]] - plain[names[0]]).abs()
             if bears(found | dict.fromkeys(names, upwards)):
                 found |= dict.fromkeys(names, upwards)

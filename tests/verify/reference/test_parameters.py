@@ -170,6 +170,23 @@ def test_a_model_of_nothing_but_a_counter_has_a_second_state(make: Make) -> None
     assert [step.stretched for step in reference.plan(SECRET, 5) if step.fresh] == [False, True]
 
 
+def test_a_mask_that_has_to_be_full_stays_full(make: Make) -> None:
+    """A reference that raises where a buffer is another is tried without that alone."""
+    reference = make(
+        texts.problem(
+            "assert bool(self.kept.all()) and int(self.at) == 0\nreturn self.linear(x) * self.kept",
+            "[torch.rand(4, 8)]",
+            'self.linear = nn.Linear(8, 8); self.register_buffer("at", torch.tensor(0))\n'
+            'self.register_buffer("kept", torch.ones(8, dtype=torch.bool))',
+        )
+    )
+    reference.plan(SECRET, 5)
+    assert reference.fresh_states is not None
+    plain, varied = reference.fresh_states
+    for name, same in {"kept": True, "at": True, "linear.weight": False, "linear.bias": False}.items():
+        assert torch.equal(plain[name], varied[name]) == same
+
+
 def test_fresh_parameters_are_not_the_first_ones(make: Make) -> None:
     reference = make(texts.LINEAR)
     fresh = reference.construct_fresh(2)
