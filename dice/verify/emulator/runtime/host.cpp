@@ -42,7 +42,8 @@ static cudaError_t fail(cudaError_t error) {
 }
 
 // Where a copy goes is decided by its pointers, as a GPU with unified addresses does. Of a tensor on the host these do not
-// tell, as its memory is of the same heap here; but a GPU takes no copy to the host whose target is its own.
+// tell, as its memory is of the same heap here, so one that is named a copy to the host is one: to name any other so is
+// undefined.
 static bool note_read(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   using dice_emu::is_device_memory;
   const bool read = kind == cudaMemcpyDeviceToHost || (!is_device_memory(to) && is_device_memory(from));
