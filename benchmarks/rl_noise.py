@@ -101,9 +101,8 @@ def measure(config: RLConfig, at_once: int, seconds: float) -> None:
                 result = summary(torch.stack(gradients), list(right.values()), config)
                 result |= {"seconds": time.monotonic() - begun, "versions": versions(context.world.device)}
                 write_json(config.out / "noise.json", result | {"config": config.to_json(), "right_of_each": right})
-                print(
-                    json.dumps({key: result[key] for key in ("problems", "flat", "noise_scale", "cosines")}), flush=True
-                )
+                told = {key: result[key] for key in ("problems", "flat", "noise_scale", "cosines")}
+                print(json.dumps(told), flush=True)
 
 
 def chunk_gradients(
@@ -161,10 +160,9 @@ def summary(gradients: Tensor, right: list[list[int]], config: RLConfig) -> Json
         "rates": dict(sorted(Counter(round(rate * 8) / 8 for rate in rates).items())),
         "signal": signal,
         "noise": noise,
-        "noise_scale": noise / signal
-        if signal > 0
-        else None,  # problems; none where the gradient cannot be told from 0
-        "noise_scale_95": [float(np.quantile(quotients, q)) for q in (0.025, 0.975)],
+        # Problems; None: no number is known to be enough, as the gradient cannot be told from zero.
+        "noise_scale": noise / signal if signal > 0 else None,
+        "noise_scale_95": [at if at < NONE else None for at in np.quantile(quotients, (0.025, 0.975)).tolist()],
         "signal_95": [float(np.quantile(estimates[:, 0], q)) for q in (0.025, 0.975)],
         "cosines": cosines(products, config.problems, rng),
     }

@@ -73,7 +73,7 @@ def chained(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.reshape(-1, size, size)
     steps = flat.float().diff(dim=-1)
     in_order = bool((steps >= 0).all()) or bool((steps <= 0).all())
-    two = flat.dtype == torch.bool or bool(((flat == 0) | (flat == 1)).all())
+    two = seldom.is_mask(flat)
     if in_order or not (two or tensor.is_floating_point()):
         return tensor
     least, most = flat.flatten(1).float().aminmax(dim=1)
@@ -187,6 +187,8 @@ def _halves(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor / steps).round_().mul_(steps)
 
 
+# Families that look at every input, and not at measured ones alone.
+OF_ALL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {CHAINED: chained, NEAR: near}
 CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "centred": _centre,
     "scaled": lambda tensor: tensor * SCALE,

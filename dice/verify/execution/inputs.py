@@ -64,16 +64,14 @@ from dice.verify.execution.changes import (
     HALVES,
     LARGE_AS_DRAWN,
     LEANING,
-    NEAR,
+    OF_ALL,
     OFFSET,
     OFFSET_ABOVE,
     RATHER_LARGE,
     STRIPED,
     TOGETHER,
     TURNED,
-    chained,
     is_formed,
-    near,
     offset,
 )
 from dice.verify.ipc.messages import FEW, Step
@@ -118,8 +116,7 @@ _WHOLE = frozenset({"floor", "ceil", "trunc", "frac", "round", "remainder", "fmo
 _AGGREGATES = frozenset({"sum", "var", "norm", "linalg_vector_norm", "median"})
 _SPREADS = frozenset({"var", "std", "norm", "linalg_vector_norm", "max", "sum"})
 _NEAR = frozenset({"eq", "le", "abs"})  # of which `isclose` is made
-# Operators that may eliminate, and those that have a pole or an edge at zero or one.
-_ELIMINATING = frozenset({DECOMPOSITION})
+# Operators that have a pole or an edge at zero or one.
 POLES = frozenset({"log", "log2", "log10", "log1p", "logit", "binary_cross_entropy", "xlogy", "entr", "kl_div"})
 POLES |= {"atanh", "acos", "asin", "erfinv", "rsqrt", "reciprocal", "acosh"}
 # Operators that ask whether a value is finite; the last two where they compare a tensor with itself, as isfinite does.
@@ -142,8 +139,8 @@ def plan(
 ) -> tuple[Step, ...]:
     """The trials of one verification, in an order that follows from the secret `seed`.
 
-    `fresh`: the model has parameters worth a second draw, and gets that trial (as the first, so that a candidate is
-    constructed but twice). `stretched`: and another one, in which they are large. `cheap`: extra trials cost next to
+    `fresh`: the model has parameters worth a second draw, and gets that trial (as the first, so that the model of its
+    own seed is made once). `stretched`: and another one, in which they are large. `cheap`: extra trials cost next to
     nothing. `amplified`: inputs of little influence, and by how much to amplify them. `varied`: what all draws leave
     alike, by its place among `steady.leaves`, and the kind of other values for it. `beyond`: families that are
     `beyond_sentinels`. `rare`: those of what a draw seldom holds.
@@ -223,7 +220,7 @@ def decisive(
         *([TURNED] if _SINES.intersection(families) else []),
         *([BEYOND_WHOLE] if _WHOLE.intersection(families) else []),
         *([CHAINED] if repeated >= OFTEN else []),
-        *([seldom.BARE_CORNER, seldom.BARE_LATER] if _ELIMINATING.intersection(families) else []),
+        *([seldom.BARE_CORNER, seldom.BARE_LATER] if DECOMPOSITION in families else []),
         *([seldom.NEARLY_EQUAL] if _NEAR.issubset(families) else []),
         *(f"{seldom.SPREAD}{bound:g}" for bound in spreads),
         *([ASKED_FOR] if asks else []),
@@ -255,8 +252,8 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
     if step.family.startswith(seldom.SPREAD):
         wanted = 2 * abs(float(step.family.removeprefix(seldom.SPREAD)))
         return _measured(inputs, lambda tensor: tensor * (wanted / max(float(tensor.float().std()), 1e-30)))
-    if step.family in (CHAINED, NEAR):
-        return transport.map_tensors(chained if step.family == CHAINED else near, inputs)
+    if step.family in OF_ALL:
+        return transport.map_tensors(OF_ALL[step.family], inputs)
     if step.family == seldom.NEARLY_EQUAL:
         return _nearly_equal(inputs)
     if step.family.startswith(PAST):

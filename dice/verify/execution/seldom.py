@@ -171,7 +171,7 @@ def hollow(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.dim() or tensor.numel() < 2 or (tensor.dtype.itemsize < 2 and tensor.is_floating_point()):
         return tensor
     first = 1 if tensor.numel() > tensor.shape[-1] else 0
-    if _is_mask(tensor):
+    if is_mask(tensor):
         rows = _rows(tensor)
         rows[first::EVERY], rows[first + 1 :: EVERY] = 0, 1
         return rows.reshape(tensor.shape)
@@ -256,7 +256,7 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone().reshape(-1, tensor.shape[-1])
 
 
-def _is_mask(tensor: torch.Tensor) -> bool:
+def is_mask(tensor: torch.Tensor) -> bool:
     return tensor.dtype == torch.bool or bool(((tensor == 0) | (tensor == 1)).all())
 
 

@@ -19,12 +19,11 @@ from dice.verify.ipc.operator_counts import PART_SHARE
 from dice.verify.reference import input_rounding, orders, precision, workload
 from dice.verify.reference.precision import downgrade, is_suspicious, rounded
 from dice.verify.reference.reference import AT_HAND, Reference
-from dice.verify.reference.trial import ReferenceFailed, Trial, blame, unchanged
+from dice.verify.reference.trial import COUNTER, ReferenceFailed, Trial, blame, unchanged
 from dice.verify.tensors import compare, near, sampled, transport, trees
 from dice.verify.tensors.compare import Comparison
 
 FEW = 0.2  # of an output: where no more is wrong, it is asked whether a rounding of the inputs does the same
-COUNTER = "num_batches_tracked"  # of a normalisation, which its kernels need not keep
 BY_CHANCE = 0.01  # of the elements of a trial of halves, where a scale that follows from the inputs makes a few, too
 
 

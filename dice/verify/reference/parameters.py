@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from dice.verify.reference.trial import State
+from dice.verify.reference.trial import COUNTER, State
 from dice.verify.tensors import trees
 
 PART = 0.01  # of a parameter, from which on it is no chance that it is the same under two seeds
@@ -82,7 +82,7 @@ def codes(model: torch.nn.Module, state: State) -> list[tuple[str, torch.Tensor]
     return [
         (name, state[name])
         for name, buffer in model.named_buffers()
-        if name in state and _is_code(state[name]) and not name.endswith("num_batches_tracked")
+        if name in state and _is_code(state[name]) and not name.endswith(COUNTER)
     ]
 
 

@@ -23,8 +23,8 @@ class Subject:
     """One problem on one device. `folder` is scratch for its source. Raises `ReferenceFailed`, `scale.TooLarge`.
 
     `large_bytes`: inputs of so much are drawn on the GPU, and trials of so much stay there. `scale`: how the inputs
-    shrank. `words`: texts that its code tells apart. `looks_up`: places in tables,
-    which are sorted for it. `ranges`: of whole numbers that the last draw drew one by one, by their place among
+    shrank. `words`: texts that its code tells apart. `looks_up`: places in tables, which
+    are sorted for it. `ranges`: of whole numbers that the last draw drew one by one, by their place among
     `steady.leaves`.
     """
 

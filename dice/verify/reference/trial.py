@@ -19,6 +19,7 @@ from dice.verify.sandbox.scratch import FULL_BYTES
 from dice.verify.tensors import transport
 
 State = dict[str, torch.Tensor]
+COUNTER = "num_batches_tracked"  # ends the name of a normalisation's counter, which kernels need not have
 
 
 class ReferenceFailed(Exception):
