@@ -102,6 +102,7 @@ OUTLYING_ELEMENTS = 1 << 19  # of inputs, that are looked at for a row's end whi
 OFTEN = 6  # calls of one operator: a loop, whose steps may be too few
 SPARSE = 4096  # of so many elements one is another's: a sample of them stays what it was
 # Families of operators that begin somewhere and keep what is larger, or smaller.
+_OF_ITS_KIND = {seldom.HOLLOW: seldom.hollow, seldom.FROM_ONE: seldom.from_one_on}  # see for themselves what it is
 _SOFTMAXES = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
 _MINIMA = frozenset({"max", "argmin", "cummin", "sort", "topk", "kthvalue", "median", "mode"})  # "max": amin, too
 _MINIMA |= {"scatter_reduce", "index_reduce", "segment_reduce"}
@@ -178,7 +179,7 @@ def rare(drawn: Any, cheap: bool) -> tuple[str, ...]:
         families = (seldom.HOLLOW,) if any(tensor.dtype == torch.bool for tensor in tensors) else ()
     elif not cheap:
         coded = any(map(seldom.is_coded, tensors))
-        families = (seldom.HOLLOW, seldom.OUTLIERS, *([seldom.LEVEL] if coded else []))
+        families = (seldom.HOLLOW, seldom.OUTLIERS, seldom.FROM_ONE, *([seldom.LEVEL] if coded else []))
     return tuple(one for one in families if trees.changed(vary(drawn, Step("", one)), drawn))
 
 
@@ -270,8 +271,8 @@ def _with_seldom(inputs: Any, family: str) -> Any:
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
         number = next(count)
-        if family == seldom.HOLLOW:
-            return seldom.hollow(tensor)
+        if family in _OF_ITS_KIND:
+            return _OF_ITS_KIND[family](tensor)
         if family in (seldom.LEFT_OUT, seldom.LOWER):
             change = seldom.left_out if family == seldom.LEFT_OUT else seldom.lower
             return change(tensor) if seldom.is_coded(tensor) else tensor

@@ -8,6 +8,7 @@
 | `level` | along each dimension one index of one value; rows of one whole number | a spread of zero, an overflow |
 | `empty` | along each dimension zeros at one index | a norm or a sum of zero |
 | `lower half` | whole numbers of the lower half of their range | the largest taken for known |
+| `from one on` | of a list of numbers above one some that are less than all of them | a count taken for large |
 | `left out` | of whole numbers every second one is never met | a group without members, a node without edges |
 | `values met by input ...` | some of the numbers with which the input is compared | an edge on the wrong side |
 | `near ties of input ...` | beside its largest and least values some that are a few roundings off | keys cut short |
@@ -30,13 +31,13 @@ from collections.abc import Sequence
 import torch
 
 OUTLIERS, ALIKE, HOLLOW, MEETING = "outliers", "rows alike", "hollow", "values met by input "
-LEVEL, EMPTY, LEFT_OUT, LOWER = "level", "empty", "left out", "lower half"
+LEVEL, EMPTY, LEFT_OUT, LOWER, FROM_ONE = "level", "empty", "left out", "lower half", "from one on"
 DRIFTING, NEAR_TIES = "drifting", "near ties of input "
 SPREAD, BARE_CORNER, NEARLY_EQUAL = "spread past ", "bare corner", "nearly equal"
 BARE_LATER, IN_ORDER, NEAR_ONE = "bare later", "rows in order", "rows near one"
 NEARNESS = 0.02  # of what rows differ by from the first one
 APART = 4  # roundings, of a near tie
-FAMILIES = (OUTLIERS, ALIKE, HOLLOW, LEVEL, EMPTY, LEFT_OUT, LOWER)
+FAMILIES = (OUTLIERS, ALIKE, HOLLOW, LEVEL, EMPTY, LEFT_OUT, LOWER, FROM_ONE)
 DRIFT = 4.0  # spreads, beyond the mean
 OUTLYING = 40.0  # spreads
 FEW = 4  # indices of a dimension: fewer are no rows
@@ -108,6 +109,17 @@ def lower(tensor: torch.Tensor) -> torch.Tensor:
     """Whole numbers of the lower half of their range, in the same order."""
     least = tensor.min()
     return least + (tensor - least) // 2
+
+
+def from_one_on(tensor: torch.Tensor) -> torch.Tensor:
+    """A list of whole numbers above one, such as a length for each sequence, in the same order from one on. Of one that
+    rises, which may be ends of groups, the last is as it was."""
+    if tensor.dim() != 1 or not is_whole(tensor) or int(tensor.min()) < 2:
+        return tensor
+    found = 1 + (tensor - tensor.min()) // 2
+    if bool((tensor.diff() >= 0).all()):
+        found[-1] = tensor[-1]
+    return found
 
 
 def is_whole(tensor: torch.Tensor) -> bool:

@@ -16,6 +16,7 @@ REACH = 1.75
 FORMLESS = 0.5  # of a parameter's spread, or of a gain: by a half of this at most it is moved up or down
 MOST_SIGNED = 1 << 22  # elements
 STRETCHES = (8.0, 3.0)  # times as large, as far as the reference bears it
+UNIT = 0.75  # what the largest of a vector is at least before that: training opens gates that begin half open
 COUNTED = 2**7 * 3**3 * 5**3 * 7 - 1  # of a counter where parameters are large
 SWITCHED = 0.3  # of truth values or whole numbers that are all alike
 MOST_TRIED = 128  # groups of tensors, where all at once make the reference fail
@@ -62,18 +63,25 @@ def varied(model: torch.nn.Module, plain: State, other: State, looked_up: bool =
 
 def stretched(model: torch.nn.Module, state: State, factor: float) -> State:
     """`state` with parameters so many times as large, for what only large ones reach: the bound of a norm, the edge of
-    a decay. The first row of each is left as it is, for who knows a parameter by it. And with counters that have come
-    far, to where whatever is done every so often is due next."""
+    a decay. Vectors of small numbers, as biases and the logits of decays are, become as large as others. The first row
+    of each matrix is left as it is, for who knows a parameter by it. And with counters that have come far, to where
+    whatever is done every so often is due next."""
     found = dict(state)
     for name, parameter in model.state_dict(keep_vars=True).items():  # by all of its names
         if name in found and parameter.requires_grad and parameter.is_floating_point():
-            found[name] = state[name] * factor
+            found[name] = state[name] * (factor * _to_unit(state[name]))
             if parameter.dim() > 1 and len(parameter) > 1:
                 found[name][0] = state[name][0]
     for name, value in codes(model, state):
         if value.numel() == 1 and value.dtype in (torch.int32, torch.int64):
             found[name] = torch.full_like(value, COUNTED)
     return found
+
+
+def _to_unit(value: torch.Tensor) -> float:
+    """By how much a vector has to grow until its largest is of the size of one."""
+    largest = float(value.detach().abs().max()) if value.dim() == 1 and value.numel() else UNIT
+    return max(1.0, UNIT / largest) if largest > 0 else 1.0
 
 
 def codes(model: torch.nn.Module, state: State) -> list[tuple[str, torch.Tensor]]:

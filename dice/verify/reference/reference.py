@@ -121,7 +121,7 @@ class Reference:
             amplified, labels = probing.weak_inputs(forward, drawn, again, expected, seed)
             varied = probing.steady_inputs(forward, drawn, again, expected, seed, self.subject)
             decisive = probing.decisive(
-                forward, drawn, census.work.calls, self.subject.ranges, trees.tensors_of(self.model)
+                forward, drawn, expected, census.work.calls, self.subject.ranges, trees.tensors_of(self.model)
             )
             fresh = self.fresh_states
             if fresh is not None:
@@ -275,7 +275,7 @@ class Reference:
         try:
             widened = transport.map_tensors(trees.widened, drawn)
             return running.forward(model.double(), widened, seed, self.device)
-        except (RuntimeError, TypeError, ValueError) as error:  # written for one dtype, or too large in float64
+        except Exception as error:  # code written for one type may raise anything; or it is too large in float64
             note_shortage(error)
             self.exact_model = None
             return None

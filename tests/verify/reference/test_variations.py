@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import problem_texts as texts
 import pytest
+import torch
 
+from dice.verify.execution import changes, seldom
 from dice.verify.reference.judge import judge
 from tests.verify.reference.conftest import GIVEN, SECRET, Make, draw
 
@@ -54,3 +56,30 @@ def test_other_values_that_the_reference_cannot_bear_are_dropped(make: Make) -> 
     forward = "assert bool(inputs[1].all()), 'a full mask'\nreturn x * inputs[1]"
     reference = make(texts.problem(forward, "[torch.rand(batch_size, 40), torch.ones(40) > 0]"))
     assert not any(step.kind for step in reference.plan(SECRET, 3))
+
+
+def test_a_reference_may_refuse_any_other_type_in_its_own_words(make: Make) -> None:
+    """Where it is asked for float64, and for gradients of what it moves."""
+    refusing = texts.RELU.replace(
+        "        return", "        assert x.dtype == torch.float32 and not x.requires_grad\n        return"
+    )
+    reference = make(refusing)
+    reference.plan(SECRET, 5)
+    trial = draw(reference)
+    assert trial.exact is None and judge(reference, trial, trial.expected).equal
+
+
+def test_counts_in_a_list_go_down_to_one(make: Make) -> None:
+    drawn = torch.tensor([40, 16, 64, 17])
+    assert seldom.from_one_on(drawn).tolist() == [13, 1, 25, 1]
+    assert seldom.from_one_on(drawn.sort().values).tolist() == [1, 1, 13, 64]  # which may be the ends of groups
+    assert torch.equal(seldom.from_one_on(drawn - 16), drawn - 16)
+
+
+@pytest.mark.parametrize(("size", "is_asked"), [(32, True), (2500, False)])
+def test_a_path_is_asked_for_where_float64_can_tell_whether_it_suits(make: Make, size: int, is_asked: bool) -> None:
+    """Its rows are all but constant, of which a norm that follows keeps nothing but roundings."""
+    loop = texts.problem(
+        "for _ in range(8):\n            x = x * inputs[0].sin()\n        return x", f"[torch.rand({size}, {size})]"
+    )
+    assert (changes.CHAINED in [step.family for step in make(loop).plan(SECRET, 5)]) is is_asked
