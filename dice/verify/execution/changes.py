@@ -21,6 +21,7 @@ BELOW, ABOVE, TOGETHER = "below sentinels", "above sentinels", "far below, near 
 SENTINEL, SENTINEL_HALF = 3e8, 2e4  # not more: from 1e9 on are what masks write
 TOGETHER_AT, TOGETHER_WIDTH = 1.2e5, 16.0  # a softmax may subtract the maximum of all rows, and rounds no further away
 CHAINED, SHORTEST_CHAIN = "chained", 4
+BACKGROUND = 1 / 32  # of what its values differ by: rows of one value alone keep nothing but roundings in a norm
 TURNED, BEYOND_WHOLE, TURN, BEYOND = "turned far", "beyond whole numbers", 3e4, 1e10
 NEAR, LOWER_BITS = "near", 0xB5A3  # the lower half of a float's bits, turned over here and there
 LEANING, LEAN = "leaning", 3.0  # spreads
@@ -64,9 +65,9 @@ def _striped(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def chained(tensor: torch.Tensor) -> torch.Tensor:
-    """Square matrices that are their smallest value, and beside the diagonal their largest: of a graph it is one path,
-    on which nothing is near. Of truth values and zeros and ones, too, but for triangles; what is symmetric stays so. A
-    list of edges becomes such a path."""
+    """Square matrices that are about their smallest value, and beside the diagonal their largest: of a graph it is one
+    path, on which nothing is near. Of truth values and zeros and ones, too, but for triangles; what is symmetric stays
+    so. A list of edges becomes such a path."""
     size = tensor.shape[-1] if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] else 0
     if size < SHORTEST_CHAIN or tensor.is_complex():
         return seldom.path(tensor)
@@ -77,7 +78,8 @@ def chained(tensor: torch.Tensor) -> torch.Tensor:
     if in_order or not (two or tensor.is_floating_point()):
         return tensor
     least, most = flat.flatten(1).float().aminmax(dim=1)
-    found = least[:, None, None].expand(flat.shape).clone()
+    found = least[:, None, None].expand(flat.shape)
+    found = found.clone() if two else found + (flat - found) * BACKGROUND
     if two:  # a node may be its own neighbour, or may not
         found.diagonal(0, 1, 2).copy_(flat.diagonal(0, 1, 2))
     for side in (1, -1) if torch.equal(flat, flat.mT) else (1,):

@@ -15,7 +15,6 @@ from dice.verify.ipc.messages import CROWDED, Step
 from dice.verify.ipc.operator_counts import family
 from dice.verify.reference.subject import Subject
 from dice.verify.reference.trial import ReferenceFailed
-from dice.verify.reference.workload import is_heavy
 from dice.verify.tensors import sampled, transport, trees
 
 Forward = Callable[[Any], Any]
@@ -266,7 +265,6 @@ def _shortest(number: float, dtype: torch.dtype) -> float:
 def decisive(
     forward: Forward,
     drawn: Any,
-    expected: Any,
     families: Mapping[str, int],
     ranges: Mapping[int, tuple[int, int]],
     state: Iterable[torch.Tensor] = (),
@@ -283,8 +281,7 @@ def decisive(
         for index, tensor in enumerate(transport.tensors(drawn)):
             if inputs.is_share(tensor):
                 asked.met.setdefault(index, {}).update({0.0: None, 1.0: None})
-    # Of much, nobody asks float64 whether the reference is well-posed on a path, whose rows are all but constant.
-    repeated = 0 if is_heavy(drawn, expected) else max(families.values(), default=0)
+    repeated = max(families.values(), default=0)
     met = {index: list(numbers)[:MOST_MET] for index, numbers in asked.met.items() if numbers}
     return inputs.decisive(families, asked.found, list(asked.bounds)[:MOST_BOUNDS], met, asked.ordered, repeated)
 

@@ -121,7 +121,7 @@ class Reference:
             amplified, labels = probing.weak_inputs(forward, drawn, again, expected, seed)
             varied = probing.steady_inputs(forward, drawn, again, expected, seed, self.subject)
             decisive = probing.decisive(
-                forward, drawn, expected, census.work.calls, self.subject.ranges, trees.tensors_of(self.model)
+                forward, drawn, census.work.calls, self.subject.ranges, trees.tensors_of(self.model)
             )
             fresh = self.fresh_states
             if fresh is not None:

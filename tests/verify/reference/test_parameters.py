@@ -155,7 +155,8 @@ def test_flags_counters_and_full_masks_become_others_and_parameters_large(make: 
         assert torch.equal(varied[name], plain[name]) and torch.equal(large[name], plain[name])
     for name in ("up.weight", "down.weight"):  # but for the first row, by which one may know a parameter
         assert torch.equal(large[name][1:], 8 * varied[name][1:]) and torch.equal(large[name][0], varied[name][0])
-    assert torch.equal(large["down.bias"], 8 * varied["down.bias"])
+    grown = large["down.bias"] / varied["down.bias"]  # of a vector of small numbers the largest is 8 times 3/4
+    assert torch.allclose(grown, grown[0]) and torch.isclose(large["down.bias"].abs().max(), torch.tensor(6.0))
     trial = draw(reference, second)
     assert trial.state is large and draw(reference, second, loadable=False).state is plain
 

@@ -6,7 +6,7 @@ import problem_texts as texts
 import pytest
 import torch
 
-from dice.verify.execution import changes, seldom
+from dice.verify.execution import seldom
 from dice.verify.reference.judge import judge
 from tests.verify.reference.conftest import GIVEN, SECRET, Make, draw
 
@@ -74,12 +74,3 @@ def test_counts_in_a_list_go_down_to_one(make: Make) -> None:
     assert seldom.from_one_on(drawn).tolist() == [13, 1, 25, 1]
     assert seldom.from_one_on(drawn.sort().values).tolist() == [1, 1, 13, 64]  # which may be the ends of groups
     assert torch.equal(seldom.from_one_on(drawn - 16), drawn - 16)
-
-
-@pytest.mark.parametrize(("size", "is_asked"), [(32, True), (2500, False)])
-def test_a_path_is_asked_for_where_float64_can_tell_whether_it_suits(make: Make, size: int, is_asked: bool) -> None:
-    """Its rows are all but constant, of which a norm that follows keeps nothing but roundings."""
-    loop = texts.problem(
-        "for _ in range(8):\n            x = x * inputs[0].sin()\n        return x", f"[torch.rand({size}, {size})]"
-    )
-    assert (changes.CHAINED in [step.family for step in make(loop).plan(SECRET, 5)]) is is_asked
