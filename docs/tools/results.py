@@ -22,6 +22,7 @@ PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
 sys.path.insert(0, str(ROOT))  # the published rows of the paper stand in dice/evaluate/rows.py, which needs no PyTorch
 
 from dice.evaluate.paper_rows import find  # noqa: E402
+from dice.evaluate.statistics import wilson  # noqa: E402
 
 LEVELS = (1, 2, 3)
 CHECKED_BY = {
@@ -119,14 +120,17 @@ def optimized() -> str:
         found.append((group, f"{len(problems)} of {SIZES[group]}", *cells, median))
     compiled = [row for row in run["groups"]["level3"].values() if "compile_speedup" in row]
     faster = sum(row["speedup"] > row["compile_speedup"] for row in compiled)
-    papers = [row["also"]["dice-paper"] for row in run["groups"]["level3"].values() if "also" in row]
-    right_there = [row for row in papers if row["outcome"] == "correct"]
-    faster_there = sum(row["speedup"] > 1 for row in right_there)
+    papers = []
+    for group, problems in sorted(run["groups"].items()):
+        judged = [row["also"]["dice-paper"] for row in problems.values() if "also" in row]
+        there = [row["speedup"] for row in judged if row["outcome"] == "correct"]
+        if judged:
+            papers.append(f"of {len(judged)} of {group} {len(there)} right and {sum(s > 1 for s in there)} faster")
     head = "KernelBench | judged | right, % | and faster | all operators | and faster | median speed-up"
     return (
         f"{table(head, found)}\n\nOf {len(compiled)} of level 3 that were timed beside `torch.compile`, too, {faster} "
-        f"are faster than it. Of {len(papers)} that were judged under the paper's protocol, too, {len(right_there)} "
-        f"are right and {faster_there} faster than eager PyTorch.\n\n"
+        f"are faster than it. Under the paper's protocol, where answers were judged by that, too: {'; '.join(papers)}"
+        " (than eager PyTorch).\n\n"
         f"One {run['machine']}: `{run['command']}`. {run['note']}"
     )
 
@@ -351,13 +355,31 @@ def scaling() -> str:
 def scaling_tokens() -> str:
     found = []
     for row in read("train/scaling_tokens_h200")["rows"]:
-        shares = [row["exec"][group] for group in ("heldout", "plain", "fresh")]
-        cells = [f"{one['percent']:.1f} [{one['interval'][0]:.0f}, {one['interval'][1]:.0f}]" for one in shares]
+        shares = [row["exec"].get(group) for group in ("heldout", "plain", "fresh")]
+        cells = [
+            f"{one['percent']:.1f} [{one['interval'][0]:.0f}, {one['interval'][1]:.0f}]" if one else "not judged"
+            for one in shares
+        ]
         loss = f"{row['heldout_loss'][-1]['val_loss']:.3f}"
         found.append((f"{row['parameters'] / 1e6:.1f} million", f"{row['seconds']:.0f}", *cells, loss))
     return table(
         "parameters | seconds | held-out, % | plain modules, % | fresh modules, % | held-out loss a token", found
     )
+
+
+@part
+def hidden_style() -> str:
+    """Answers to problems that have a style, by who was shown it and who was not."""
+    run = read("train/hidden_style_h200")
+    hidden, found = set(run["hidden"]), []
+    for name, has in (("have one of the two", True), ("have neither", False)):
+        ones = [one for one in run["problems"].values() if bool(hidden & set(one["written"])) is has]
+        cells = []
+        for model in ("all styles", "without two"):
+            right = sum(one[model][0] == "correct" for one in ones)
+            cells.append(wilson(right, len(ones)).percent())
+        found.append((f"{len(ones)} that {name}", *cells))
+    return table("held-out problems | trained with all styles, % right | trained without the two", found)
 
 
 @part
