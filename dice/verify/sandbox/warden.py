@@ -42,15 +42,21 @@ KILLING_S = 10.0
 
 
 def run_warden(
-    control: socket.socket, limits: Limits, child: Callable[[], None], groups: cgroups.Parent | None = None
+    control: socket.socket,
+    limits: Limits,
+    child: Callable[[], None],
+    parent: int,
+    groups: cgroups.Parent | None = None,
 ) -> None:
     """Run `child` jailed, report on `control` how it ended, and leave nothing of it behind. Never returns.
+
+    `parent` is who forked this process, as told before the fork: with its end, which may come before we could ask who
+    our parent is, nobody wants the child any more.
 
     Reports are JSON lines: `{"sandbox": tier}` at the start, with the open folder that the child writes to where it is
     on a file system of its own, and `{"exit": code} | {"signal": number}` at the end, with `reason` (`memory`,
     `processes`, `files`, `cancelled` or empty). The end of `control` on the other side kills the child.
     """
-    parent = os.getppid()
     os.setsid()
     signal.signal(signal.SIGTERM, _end)
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # not killed: what it guards would live on

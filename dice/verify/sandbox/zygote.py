@@ -44,6 +44,7 @@ def serve(link: socket.socket, groups: cgroups.Parent | None) -> bool:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # wardens are reaped by the kernel
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     wardens: set[int] = set()
+    own = os.getpid()
     while True:
         packet, descriptors, _, _ = socket.recv_fds(link, MAX_PACKET, 3)
         _kill_orphans(wardens)
@@ -53,7 +54,7 @@ def serve(link: socket.socket, groups: cgroups.Parent | None) -> bool:
         if (warden := os.fork()) == 0:
             try:
                 link.close()
-                _become_child(json.loads(packet), descriptors, groups)
+                _become_child(json.loads(packet), descriptors, own, groups)
             finally:  # a warden, an init and a child end themselves; none may go on as a second zygote
                 os._exit(OWN_FAULT)
         wardens.add(warden)
@@ -61,7 +62,7 @@ def serve(link: socket.socket, groups: cgroups.Parent | None) -> bool:
             os.close(descriptor)
 
 
-def _become_child(request: JsonObject, descriptors: list[int], groups: cgroups.Parent | None) -> None:
+def _become_child(request: JsonObject, descriptors: list[int], zygote: int, groups: cgroups.Parent | None) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     control, channel, log = descriptors
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -74,7 +75,7 @@ def _become_child(request: JsonObject, descriptors: list[int], groups: cgroups.P
         os.close(log)
         importlib.import_module(request["module"]).main(socket.socket(fileno=channel))
 
-    run_warden(socket.socket(fileno=control), limits, child, groups)
+    run_warden(socket.socket(fileno=control), limits, child, zygote, groups)
 
 
 def _kill_orphans(wardens: set[int]) -> None:

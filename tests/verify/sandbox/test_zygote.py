@@ -30,12 +30,13 @@ LIMITS = Limits(memory_mb=1024, scratch="")
 def jail(child: Callable[[], None], limits: Limits, namespaces: bool = True) -> tuple[str, dict[str, object]]:
     """Run `child` under a warden of its own; return the tier and the report of its end."""
     ours, theirs = socket.socketpair()
+    own = os.getpid()
     pid = os.fork()
     if pid == 0:
         ours.close()
         if not namespaces:
             warden.enter_namespaces = lambda: False
-        warden.run_warden(theirs, limits, child)
+        warden.run_warden(theirs, limits, child, own)
     theirs.close()
     with ours.makefile("rb") as reports:
         lines = [json.loads(line) for line in reports]
@@ -261,6 +262,24 @@ def test_a_dead_zygote_is_a_fault_of_ours() -> None:
                 spawn(zygote, scratch, REFERENCE).__exit__(None, None, None)
                 time.sleep(0.01)
     zygote.close()
+
+
+def test_a_warden_whose_parent_has_just_gone_starts_no_child(limits: Limits) -> None:
+    """The zygote may be killed before its newest fork has run a line of its own."""
+    ours, theirs = socket.socketpair()
+    zygote = os.fork()
+    if zygote == 0:
+        zygote = os.getpid()
+        if os.fork() == 0:
+            ours.close()
+            while os.getppid() == zygote:
+                time.sleep(0.001)
+            warden.run_warden(theirs, limits, lambda: time.sleep(PATIENCE_S), zygote)
+        os._exit(0)
+    theirs.close()
+    os.waitpid(zygote, 0)
+    ours.settimeout(PATIENCE_S)
+    assert ours.recv(1 << 12) == b"", "nothing was started, and the warden is gone"
 
 
 def _settled_descendants(pid: int) -> list[int]:
