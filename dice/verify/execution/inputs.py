@@ -103,6 +103,8 @@ OFTEN = 6  # calls of one operator: a loop, whose steps may be too few
 SPARSE = 4096  # of so many elements one is another's: a sample of them stays what it was
 # Families of operators that begin somewhere and keep what is larger, or smaller.
 _OF_ITS_KIND = {seldom.HOLLOW: seldom.hollow, seldom.FROM_ONE: seldom.from_one_on}  # see for themselves what it is
+_OF_CODES = {seldom.FLAT: seldom.flat, seldom.LEFT_OUT: seldom.left_out, seldom.LOWER: seldom.lower}
+_OF_PAIRS = {seldom.NEARLY_EQUAL: seldom.nearly_equal, seldom.DELAYED: seldom.delayed}
 _SOFTMAXES = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
 _MINIMA = frozenset({"max", "argmin", "cummin", "sort", "topk", "kthvalue", "median", "mode"})  # "max": amin, too
 _MINIMA |= {"scatter_reduce", "index_reduce", "segment_reduce"}
@@ -220,7 +222,7 @@ def decisive(
         *([seldom.NEAR_ONE] if _CHOICES.intersection(families) else []),
         *([TURNED] if _SINES.intersection(families) else []),
         *([BEYOND_WHOLE] if _WHOLE.intersection(families) else []),
-        *([CHAINED] if repeated >= OFTEN else []),
+        *([CHAINED, seldom.DELAYED] if repeated >= OFTEN else []),
         *([seldom.BARE_CORNER, seldom.BARE_LATER] if DECOMPOSITION in families else []),
         *([seldom.NEARLY_EQUAL] if _NEAR.issubset(families) else []),
         *(f"{seldom.SPREAD}{bound:g}" for bound in spreads),
@@ -255,8 +257,8 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
         return _measured(inputs, lambda tensor: tensor * (wanted / max(float(tensor.float().std()), 1e-30)))
     if step.family in OF_ALL:
         return transport.map_tensors(OF_ALL[step.family], inputs)
-    if step.family == seldom.NEARLY_EQUAL:
-        return _nearly_equal(inputs)
+    if step.family in _OF_PAIRS:
+        return _of_pairs(inputs, _OF_PAIRS[step.family])
     if step.family.startswith(PAST):
         distance = 2 * float(step.family.removeprefix(PAST))
         return _measured(inputs, lambda tensor: tensor + distance)
@@ -273,9 +275,8 @@ def _with_seldom(inputs: Any, family: str) -> Any:
         number = next(count)
         if family in _OF_ITS_KIND:
             return _OF_ITS_KIND[family](tensor)
-        if family in (seldom.LEFT_OUT, seldom.LOWER):
-            change = seldom.left_out if family == seldom.LEFT_OUT else seldom.lower
-            return change(tensor) if seldom.is_coded(tensor) else tensor
+        if family in _OF_CODES:
+            return _OF_CODES[family](tensor) if seldom.is_coded(tensor) else tensor
         measured = is_free(tensor) and not tensor.is_complex() and bool(tensor.dim()) and not is_formed(tensor)
         if family == seldom.LEVEL:
             return seldom.level(tensor, number) if measured or seldom.is_coded(tensor) else tensor
@@ -300,18 +301,18 @@ def _with_own_numbers(inputs: Any, numbers: Sequence[float], seed: int) -> Any:
     return transport.map_tensors(change, inputs)
 
 
-def _nearly_equal(inputs: Any) -> Any:
-    """Each measured input with some values of the one before it, where that has its shape."""
+def _of_pairs(inputs: Any, change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
+    """Each measured input changed by the one before it, where that has its shape."""
     before: list[torch.Tensor] = []
 
-    def change(tensor: torch.Tensor) -> torch.Tensor:
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
         other = before[-1] if before else None
         before.append(tensor)
         if other is None or (other.shape, other.dtype) != (tensor.shape, tensor.dtype) or not is_free(tensor):
             return tensor
-        return seldom.nearly_equal(tensor, other)
+        return change(tensor, other)
 
-    return transport.map_tensors(change, inputs)
+    return transport.map_tensors(changed, inputs)
 
 
 def _measured(inputs: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -6,6 +6,7 @@
 | `rows alike` | of two inputs some rows the same, or some ids | a branch for what is near, a division by a distance |
 | `hollow` | some rows of masks empty, others full; some distributions with zeros | a division by a count, 0 log 0 |
 | `level` | along each dimension one index of one value; rows of one whole number | a spread of zero, an overflow |
+| `flat` | all whole numbers the greatest | a sum or a count in a type that holds the usual ones, a list's capacity |
 | `empty` | along each dimension zeros at one index | a norm or a sum of zero |
 | `lower half` | whole numbers of the lower half of their range | the largest taken for known |
 | `from one on` | of a list of numbers above one some that are less than all of them | a count taken for large |
@@ -18,6 +19,7 @@
 | `bare later` | the second row of each matrix begins as the first | the same in a later step |
 | `rows in order` | each row's values in rising order | candidates that are left out stretch by stretch |
 | `rows near one` | rows that are nearly the first one | a limit to how many choose the same |
+| `delayed` | of two inputs the second the first's, some places later | what is looked for near its own place alone |
 | `nearly equal` | some of an input's values are another's, but for a few roundings | `isclose` as equality |
 
 Each is a trial of its own, since the reference may bear one and not another.
@@ -31,19 +33,22 @@ from collections.abc import Sequence
 import torch
 
 OUTLIERS, ALIKE, HOLLOW, MEETING = "outliers", "rows alike", "hollow", "values met by input "
-LEVEL, EMPTY, LEFT_OUT, LOWER, FROM_ONE = "level", "empty", "left out", "lower half", "from one on"
+LEVEL, FLAT, EMPTY, LEFT_OUT = "level", "flat", "empty", "left out"
+LOWER, FROM_ONE = "lower half", "from one on"
 DRIFTING, NEAR_TIES = "drifting", "near ties of input "
 SPREAD, BARE_CORNER, NEARLY_EQUAL = "spread past ", "bare corner", "nearly equal"
+DELAYED = "delayed"
 BARE_LATER, IN_ORDER, NEAR_ONE = "bare later", "rows in order", "rows near one"
 NEARNESS = 0.02  # of what rows differ by from the first one
 APART = 4  # roundings, of a near tie
-FAMILIES = (OUTLIERS, ALIKE, HOLLOW, LEVEL, EMPTY, LEFT_OUT, LOWER, FROM_ONE)
+FAMILIES = (OUTLIERS, ALIKE, HOLLOW, LEVEL, FLAT, EMPTY, LEFT_OUT, LOWER, FROM_ONE)
 DRIFT = 4.0  # spreads, beyond the mean
 OUTLYING = 40.0  # spreads
 FEW = 4  # indices of a dimension: fewer are no rows
 DISTINCT, SPARSE = 0.5, 4  # the share of values that are different in what is coded at most; the gaps between ids
 EVERY = 3  # of the rows one is changed, which leaves the others as the problem draws them
 MET = 0.05  # of the values
+NO_LABEL = -100.0  # the label that counts for nothing, if PyTorch may choose: hardly anybody means it
 SUM = 1e-3  # what the sum of a distribution may be off one by
 
 
@@ -98,6 +103,11 @@ def level(tensor: torch.Tensor, number: int) -> torch.Tensor:
 def empty(tensor: torch.Tensor, number: int) -> torch.Tensor:
     """One index of each dimension that has a few holds zeros; another one for each of the inputs, by their `number`."""
     return _at_each_dimension(tensor, number, 0.0)
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Of whole numbers all are the greatest."""
+    return torch.full_like(tensor, int(tensor.max()))
 
 
 def left_out(tensor: torch.Tensor) -> torch.Tensor:
@@ -243,6 +253,15 @@ def path(ends: torch.Tensor) -> torch.Tensor:
 def _stride(count: int) -> int:
     """The golden section of a number, or a little more: it has no divisor in common with it."""
     return next(step for step in range(round(0.618 * count), count + 1) if math.gcd(step, count) == 1)
+
+
+def delayed(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """The other tensor of this shape, most of a row's length later; until then each row is as it begins."""
+    if not other.dim():
+        return tensor
+    late = 7 * other.shape[-1] // 8
+    places = (torch.arange(other.shape[-1], device=other.device) - late).clamp_(min=0)
+    return other[..., places]
 
 
 def nearly_equal(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ inputs that every draw makes a copy of an earlier one.
 | `more`, `less`, `far` | a Python whole number | one more, one less; three more than twice |
 | `text ...` | a text | another one that the problem's code compares texts with |
 | `negated` | a Python bool | the other |
-| `brimming ...` | whole numbers drawn from a range, of which sums overflow 32 bits, or twice theirs | the highest |
+| `brimming ...` | whole numbers drawn from a range, if few, or of which sums overflow 32 bits | the highest |
 | `crowded ...` | whole numbers drawn one by one from a range, by chance all different | few of them, with both ends |
 | `halved` | an argument of the constructor that is no whole number | half of it |
 """
@@ -40,6 +40,7 @@ SHUFFLED, REPEATED = "shuffled", "repeated"
 LEAVES = (torch.Tensor, bool, int, float, str)
 HALVED = "halved"
 BRIMMING, BRIM = "brimming ", 8  # begins the kind, before the range; of which the last such part is the brim
+AT_END = 0.5  # of these are the greatest
 ALL_BRIMMING = "all brimming "  # begins the kind, before the place and the range of each such leaf
 DISTINCT = 0.75  # of the numbers of a tensor: fewer repeat themselves in every draw
 LONGEST_WORD, MOST_WORDS = 40, 12
@@ -211,7 +212,8 @@ def _other(leaf: Any, kind: str, generator: torch.Generator) -> Any:
     if kind.startswith(BRIMMING):
         low, high = map(int, kind.removeprefix(BRIMMING).split())
         brim = torch.randint(high - max(1, (high - low) // BRIM), high, leaf.shape, generator=generator)
-        return brim.to(leaf)
+        at_end = torch.rand(leaf.shape, generator=generator) < AT_END
+        return brim.masked_fill(at_end, high - 1).to(leaf)
     if kind.startswith(CROWDED):
         low, high = map(int, kind.removeprefix(CROWDED).split())
         return _crowded(leaf.detach().cpu(), low, high, generator).to(leaf.device)

@@ -18,7 +18,7 @@ from dice.verify.execution.seldom import MEETING
 from dice.verify.ipc.operator_counts import PART_SHARE
 from dice.verify.reference import input_rounding, orders, precision, workload
 from dice.verify.reference.precision import downgrade, is_suspicious, rounded
-from dice.verify.reference.reference import AT_HAND, Reference
+from dice.verify.reference.reference import Reference
 from dice.verify.reference.trial import COUNTER, ReferenceFailed, Trial, blame, unchanged
 from dice.verify.tensors import compare, near, sampled, transport, trees
 from dice.verify.tensors.compare import Comparison
@@ -171,7 +171,7 @@ def _is_not_kept(trial: Trial, name: str, value: torch.Tensor) -> bool:
 def _place(reference: Reference, trial: Trial) -> Callable[[Any], Any]:
     """Where an output is compared: on the host where it is small, for a comparison looks at its own results dozens of
     times, and each look waits for a GPU that others use, too."""
-    is_small = trees.elements(trial.expected) + trees.elements(trial.inputs) <= AT_HAND
+    is_small = trees.elements(trial.expected) + trees.elements(trial.inputs) <= workload.AT_HAND
     return partial(transport.map_tensors, torch.Tensor.cpu) if is_small else reference.device.place
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from dice.verify.execution import evidence, inputs, running, steady
+from dice.verify.execution import evidence, inputs, running, seldom, steady
 from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.ipc.messages import CROWDED, Step
 from dice.verify.ipc.operator_counts import family
+from dice.verify.reference import workload
 from dice.verify.reference.subject import Subject
 from dice.verify.reference.trial import ReferenceFailed
 from dice.verify.tensors import sampled, transport, trees
@@ -26,11 +27,10 @@ MOST_EDGES, MOST_MET = 1024, 16  # of a table that values are looked up in; of t
 # Operators that compare their first argument with numbers that follow, and where these stand.
 _NUMBERS = {"histc": slice(2, 4), "threshold": slice(1, 2), "hardshrink": slice(1, 2)}
 _EDGES = {"bucketize": (0, 1), "searchsorted": (1, 0)}  # the values' place, and that of what they are looked up in
-# Losses of labels, which are their second argument; their fifth is the label that does not count.
-NO_LABEL = -100.0  # PyTorch's own, which hardly anybody means
 _ORDERING = frozenset({"argmax", "argmin", "topk", "sort", "kthvalue", "median", "max", "cummax", "cummin"})
 _WHOLE = (torch.int16, torch.int32, torch.int64)
 _CLAMPS = "relu"  # the family that they are of
+# Losses of labels, which are their second argument; their fifth is the label that does not count.
 _LABELS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d"})
 SHORT = 2  # bytes of a whole number
 MAX_VARIED = 16  # other values of inputs that all draws leave alike, or of masks; each costs a trial
@@ -134,10 +134,12 @@ def steady_inputs(
         ends = " ".join(f"{place} {low} {high}" for place, (low, high) in subject.ranges.items())
         place, kind = min(subject.ranges), f"{steady.ALL_BRIMMING}{ends}"
         found += [(place, kind)] if is_over and _matters(forward, drawn, expected, place, kind, seed) else []
+    few = trees.elements(drawn) <= workload.AT_HAND  # another trial costs next to nothing
     for place, (low, high) in subject.ranges.items():
         brim = f"{steady.BRIMMING}{low} {high}"
         overflows = leaves[place].numel() * high > most
-        if overflows and _matters(forward, drawn, expected, place, brim, seed):
+        is_told = overflows or (few and _tells_equal_ones(forward, drawn))
+        if is_told and _matters(forward, drawn, expected, place, brim, seed):
             found.append((place, brim))
         kind = f"{CROWDED}{low} {high}"
         if steady.is_distinct(leaves[place]) and _matters(forward, drawn, expected, place, kind, seed):
@@ -180,7 +182,7 @@ class _Asked(OperatorMode):
         guarded = _guarded(func.name(), args, kwargs or {}) if kind == _CLAMPS else []
         if guarded and (index := self._index(args[0])) >= 0:
             self.met.setdefault(index, {}).update(dict.fromkeys(guarded))
-        is_given = kind in _LABELS and numbers != [NO_LABEL]  # a label that counts for nothing need not be drawn
+        is_given = kind in _LABELS and numbers != [seldom.NO_LABEL]  # a label that counts for nothing need not be drawn
         if kind in inputs.COMPARING:
             for one, other in (args[:2], args[1::-1]):
                 if self._is_state(other) and isinstance(one, torch.Tensor):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 
-from dice.verify.execution import changes, evidence, gathered, inputs, running, seldom
+from dice.verify.execution import changes, evidence, gathered, idle, inputs, running, seldom
 from dice.verify.execution.copying import copied
 from dice.verify.ipc.messages import OWN_NUMBERS, Step
 from dice.verify.ipc.out_of_memory import note as note_shortage
@@ -38,7 +39,6 @@ from dice.verify.tensors import compare, transport, trees
 
 FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second set of parameters
 FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more than they tell
-AT_HAND = 1 << 17  # elements, of inputs and outputs, that are varied and compared on the host
 FEW_GATHERED = 2  # families of them, where trials are not cheap
 LOOKED_AT = 24  # draws, where no input holds whole numbers
 DRAWING_S = 0.1  # of the processor, at most, for inputs that are gathered of many draws
@@ -135,12 +135,19 @@ class Reference:
         measured = sum(map(inputs.is_free, transport.tensors(drawn)))
         more = (amplified, varied, (*inputs.beyond_sentinels(census.work.calls, measured), *decisive))
         rare = inputs.rare(drawn, cheap) if cheap or second is not None else ()
-        if second is not None and trees.elements(drawn) <= AT_HAND:
+        if second is not None and trees.elements(drawn) <= workload.AT_HAND:
             found = _gathered(self.subject, secret, first, gathered.MOST_GATHERED if cheap else FEW_GATHERED)
             self._ahead |= {derive(secret, f"extra {family}"): one for family, one in found.items()}
             rare = (*rare, *found)
         is_stretched = self.stretched_state is not None
-        return inputs.plan(trials, seed, *more, fresh=fresh is not None, stretched=is_stretched, cheap=cheap, rare=rare)
+        planned = functools.partial(
+            inputs.plan, trials, seed, *more, fresh=fresh is not None, stretched=is_stretched, cheap=cheap
+        )
+        if second is None or not cheap or trees.elements(drawn) > workload.AT_HAND:
+            return planned(rare=rare)
+        woken = _woken(self, secret, first, planned(rare=rare))
+        self._ahead |= {derive(secret, f"extra {family}"): one for family, one in woken.items()}
+        return planned(rare=(*rare, *woken))
 
     def _state(self, step: Step, loadable: bool) -> State | None:
         """The parameters that a step is for; None for the model's own."""
@@ -223,7 +230,7 @@ class Reference:
             del placed
             output = trees.own(output, heavy and not aliased)
         again = functools.partial(self.forward, model, base, seed)
-        tied = step.family in TIED or step.family.startswith((gathered.GATHERED, OWN_NUMBERS))
+        tied = step.family in TIED or step.family.startswith((gathered.GATHERED, idle.WOKEN, OWN_NUMBERS))
         if must_suit and _is_open(again, model, output, census, tied or bool(step.kind)):
             return None
         exact = None if heavy else self.exact_forward(exact_model, base, seed)
@@ -323,6 +330,24 @@ def _gathered(subject: Subject, secret: int, first: Any, most: int) -> dict[str,
     return gathered.gathered(draws, most)
 
 
+def _woken(reference: Reference, secret: int, first: Any, steps: Sequence[Step]) -> dict[str, Any]:
+    """Inputs on which operators do something that are idle in all these steps, by their family. Looked for on the host:
+    a place outside a table would end a GPU's context."""
+    subject, seed = reference.subject, derive(secret, "idle")
+    model = reference.model if reference.device.emulated else copied(reference.model).cpu()
+
+    def forward(drawn: Any) -> Any:
+        with unchanged(model), contextlib.suppress(ReferenceFailed), blame("forward"):
+            return readable(
+                running.forward(model, transport.map_tensors(torch.Tensor.clone, drawn), seed, reference.device)
+            )
+        return None
+
+    planned = (inputs.vary(first, step, derive(secret, step.name)) for step in steps if not step.mixes)
+    draws = (subject.draw(derive(secret, f"draw {number}")) for number in itertools.count())
+    return idle.waking(forward, first, planned, draws, seed, trees.tensors_of(model))
+
+
 def readable(output: Any) -> Any:
     """The output. Raises `ReferenceFailed` where something in it could not be compared."""
     if what := transport.unreadable(output):
@@ -373,7 +398,9 @@ def _without_trace(models: Sequence[Any], run: Callable[[], Trial | None]) -> Tr
 def _varied(drawn: Any, step: Step, seed: int, device: running.Device) -> Any:
     """The inputs as the step's family has them, on the device. Few are varied on the host: what looks at their values
     then waits for no GPU."""
-    return device.place(inputs.vary(drawn if trees.elements(drawn) <= AT_HAND else device.place(drawn), step, seed))
+    return device.place(
+        inputs.vary(drawn if trees.elements(drawn) <= workload.AT_HAND else device.place(drawn), step, seed)
+    )
 
 
 def _is_open(again: Callable[[], Any], model: Any, output: Any, census: evidence.Census, tied: bool) -> bool:

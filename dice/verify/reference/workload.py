@@ -26,6 +26,7 @@ COPY_BYTES = 1 << 30
 MATRIX = 8192
 REPEATS = 5
 HEAVY_ELEMENTS = 1 << 28  # of inputs and outputs: no memory for float64, nor time for second looks
+AT_HAND = 1 << 17  # elements, of inputs and outputs, that are varied and compared on the host
 MOST_OPERATORS = 2000  # of a forward on tensors without data: a loop over steps repeats itself
 IMPORTING_S = 0.01  # between looks at whether an import has ended
 _IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")

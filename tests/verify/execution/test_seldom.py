@@ -139,6 +139,20 @@ def test_whole_numbers_fill_their_range_to_the_brim() -> None:
     drawn = torch.randint(0, 1 << 20, (50, 30), dtype=torch.int32)
     (found,) = replaced([drawn], 0, f"{BRIMMING}0 {1 << 20}", seed=3)
     assert found.dtype == drawn.dtype and int(found.min()) >= (1 << 20) * 7 // 8 and int(found.max()) < 1 << 20
+    assert 0.4 < float((found == (1 << 20) - 1).float().mean()) < 0.6, "most sums are of the greatest"
+
+
+def test_codes_are_all_the_greatest() -> None:
+    codes, measured = torch.randint(0, 9, (6, 40)), torch.randn(6, 40)
+    found, same, permuted = vary([codes, measured, torch.randperm(40)], Step("", seldom.FLAT))
+    assert bool((found == codes.max()).all()) and torch.equal(same, measured) and len(permuted.unique()) == 40
+
+
+def test_the_second_of_two_rows_comes_later() -> None:
+    one, other = torch.randn(3, 16), torch.randn(3, 16)
+    first, late = vary([one, other], Step("", seldom.DELAYED))
+    assert torch.equal(first, one) and torch.equal(late[:, 14:], one[:, :2])
+    assert torch.equal(late[:, :14], one[:, :1].expand(3, 14))
 
 
 def test_rows_are_nearly_one_and_matrices_meet_a_zero_later() -> None:

@@ -122,9 +122,11 @@ def test_products_of_whole_numbers_that_overflow_are_tried(make: Make) -> None:
             assert trial is not None and int(trial.expected.abs().max()) > 2**31
 
 
-def test_sums_of_whole_numbers_that_overflow_are_tried(make: Make) -> None:
-    for high, found in (("2**28", 1), ("2**10", 0)):
-        source = texts.problem("return x.sum(1)", f"[torch.randint(0, {high}, (batch_size, 40), dtype=torch.int32)]")
+def test_whole_numbers_are_tried_at_the_end_of_their_range(make: Make) -> None:
+    """Where there are few, and where their sums overflow."""
+    for high, columns, found in (("2**28", 40, 1), ("2**10", 40, 1), ("2**10", 1 << 16, 0), ("2**28", 1 << 16, 1)):
+        drawn = f"[torch.randint(0, {high}, (batch_size, {columns}), dtype=torch.int32)]"
+        source = texts.problem("return x.sum(1)", drawn)
         assert sum(step.kind.startswith(BRIMMING) for step in make(source).plan(SECRET, 5)) == found
 
 
