@@ -18,6 +18,7 @@ MOST_SIGNED = 1 << 22  # elements
 STRETCHES = (8.0, 3.0)  # times as large, as far as the reference bears it
 UNIT = 0.75  # what the largest of a vector is at least before that: training opens gates that begin half open
 COUNTED = 2**7 * 3**3 * 5**3 * 7 - 1  # of a counter where parameters are large
+GONE_ON = 37  # of another one: a flag that is set, a place in a ring that has gone round
 SWITCHED = 0.3  # of truth values or whole numbers that are all alike
 MOST_TRIED = 128  # groups of tensors, where all at once make the reference fail
 
@@ -73,7 +74,7 @@ def stretched(model: torch.nn.Module, state: State, factor: float) -> State:
             if parameter.dim() > 1 and len(parameter) > 1:
                 found[name][0] = state[name][0]
     for name, value in codes(model, state):
-        if value.numel() == 1 and value.dtype in (torch.int32, torch.int64):
+        if _counts(value):
             found[name] = torch.full_like(value, COUNTED)
     return found
 
@@ -100,11 +101,17 @@ def _is_code(value: torch.Tensor) -> bool:
 
 
 def _switched(value: torch.Tensor) -> torch.Tensor:
-    """Some of the truth values or whole numbers others: zeros for what is there, and ones for zeros."""
+    """Some of the truth values or whole numbers others: zeros for what is there, and ones for zeros. A counter goes on,
+    past the end of what goes round, if the reference bears it."""
     other = (value == 0).to(value.dtype)
     if value.numel() == 1:
-        return other
+        return value + GONE_ON if _counts(value) else other
     return torch.where(torch.rand(value.shape, device=value.device) < SWITCHED, other, value)
+
+
+def _counts(value: torch.Tensor) -> bool:
+    """Whether it may be a counter."""
+    return value.numel() == 1 and value.dtype in (torch.int32, torch.int64)
 
 
 def _moved(value: torch.Tensor) -> torch.Tensor:
@@ -209,7 +216,10 @@ def borne(plain: State, state: State, bears: Callable[[State], bool]) -> State:
             found |= {name: state[name] for name in names}
         elif len(group) > 1:
             groups += _halves(group)
-        elif plain[names[0]].is_floating_point():
+        elif not plain[names[0]].is_floating_point():
+            other = (plain[names[0]] == 0).to(plain[names[0]].dtype)
+            found |= dict.fromkeys(names, other) if bears(found | dict.fromkeys(names, other)) else {}
+        else:
             upwards = plain[names[0]] + (state[names[0]] - plain[names[0]]).abs()
             if bears(found | dict.fromkeys(names, upwards)):
                 found |= dict.fromkeys(names, upwards)

@@ -335,17 +335,18 @@ def _woken(reference: Reference, secret: int, first: Any, steps: Sequence[Step])
     a place outside a table would end a GPU's context."""
     subject, seed = reference.subject, derive(secret, "idle")
     model = reference.model if reference.device.emulated else copied(reference.model).cpu()
-
-    def forward(drawn: Any) -> Any:
-        with unchanged(model), contextlib.suppress(ReferenceFailed), blame("forward"):
-            return readable(
-                running.forward(model, transport.map_tensors(torch.Tensor.clone, drawn), seed, reference.device)
-            )
-        return None
-
+    forward = functools.partial(_on_host, reference, model, seed)
     planned = (inputs.vary(first, step, derive(secret, step.name)) for step in steps if not step.mixes)
     draws = (subject.draw(derive(secret, f"draw {number}")) for number in itertools.count())
     return idle.waking(forward, first, planned, draws, seed, trees.tensors_of(model))
+
+
+def _on_host(reference: Reference, model: Any, seed: int, drawn: Any) -> Any:
+    """The output of a model that is there, which stays as it is; None where these inputs do not suit."""
+    with unchanged(model), contextlib.suppress(ReferenceFailed), blame("forward"):
+        own = transport.map_tensors(lambda tensor: tensor.detach().cpu().clone(), drawn)
+        return readable(running.forward(model, own, seed, reference.device))
+    return None
 
 
 def readable(output: Any) -> Any:
@@ -357,6 +358,12 @@ def readable(output: Any) -> Any:
 
 def _bears(reference: Reference, state: State, drawn: Any, seed: int) -> bool:
     model = _with_state(reference.model, reference._fresh_attributes, state)
+    own = reference.model.state_dict()
+    codes = [name for name, value in parameters.codes(model, state) if not torch.equal(value.cpu(), own[name].cpu())]
+    if codes and not reference.device.emulated:  # they may be places outside a table, which would end the GPU's context
+        few = trees.elements(drawn) <= workload.AT_HAND
+        if not few or _on_host(reference, copied(model).cpu(), seed, drawn) is None:
+            return False
     with contextlib.suppress(ReferenceFailed):
         return trees.is_finite(reference.forward(model, drawn, seed))
     return False
