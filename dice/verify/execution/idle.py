@@ -1,13 +1,13 @@
-"""Operators of a reference that do nothing on what a problem draws, and inputs on which they do something.
+"""What of a reference does nothing on what a problem draws, and inputs on which it does something.
 
 A kernel may leave out unnoticed what no trial gives anything to do: a clamp that no value reaches, a mask that lets
 everything through, the end of a sequence that never comes. Tests of programs are measured by mutants, programs in which
 one part is left out: a good set of tests tells each of them from the program. The mutants here are the reference with
 one operator left out, its operand going on in place of its result, or with one comparison decided beforehand. Of most
-operators any draw tells; one that gives an operand back as it was, or the same answer everywhere, is *idle*. For those
-that are idle in all planned trials other inputs are looked for: other sizes, values that the reference itself compares
-with, equal ones, sorted ones, many draws. Such inputs are used where the reference stays finite and leaving the
-operator out changes its output.
+operators any draw tells; one that gives an operand back as it was, or the same answer everywhere, is *idle*. So is a
+way that the problem's Python did not take (`branches.py`). For what is idle in all planned trials other inputs are
+looked for: other sizes, values that the reference itself decides by, equal ones, sorted ones, many draws. Such inputs
+are used where the reference stays finite and leaving the operator out changes its output, or the way is taken.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from dice.verify.execution import inputs, seldom
+from dice.verify.execution import inputs, seldom, steady
+from dice.verify.execution.branches import Way, Ways
 from dice.verify.execution.changes import is_formed
 from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.ipc.operator_counts import family
@@ -29,9 +31,10 @@ from dice.verify.tensors import sampled, transport, trees
 
 WOKEN = "idle otherwise: "  # begins the family, before the operators that have something to do there
 MOST_WOKEN = 4  # families; each costs a trial
-SEARCH_S = 0.2  # of the processor, at most
-LONGEST = 512  # calls of a reference that is looked at: of a long loop the steps are others' matter
+PLANNED_S, SEARCH_S = 0.5, 0.2  # of the processor, at most: for a look at what is planned, and for the search
+LONGEST = 4096  # calls of a reference that is looked at
 MOST_NUMBERS = 8
+USUAL = (0.0, 1.0)  # numbers by which Python decides
 SCALES = (8.0, 64.0, 1e3, 1e5, 1 / 8, 1 / 64, 1e-3)
 SHARES = (0.25, 1.0)  # of the values are a number that the reference compares with
 
@@ -43,8 +46,6 @@ Forward = Callable[[Any], Any]  # None where the inputs do not suit
 # With numbers alone these do the same to any values, and with a dimension of one, those.
 _BY_FORM = frozenset({"mul", "add", "pow", "sum", "max", "cat", "stack", "flip", "roll", "repeat", "constant_pad_nd"})
 _COMPARING = inputs.COMPARING | {"eq", "ne", "relu", "remainder", "fmod", "bitwise_and"}  # with numbers that matter
-
-_OF_FINITENESS = inputs.ASKING - {"eq", "ne"}  # which has trials of its own
 
 
 class Idle(OperatorMode):
@@ -63,7 +64,7 @@ class Idle(OperatorMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kind = func.name(), family(func.name())
-        if not kind or func.is_view or kind in _OF_FINITENESS:
+        if not kind or func.is_view:
             return func(*args, **(kwargs or {}))
         call = name, self.seen[name]
         self.seen[name] += 1
@@ -101,58 +102,81 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
 
 
-def waking(
-    forward: Forward,
-    drawn: Any,
-    planned: Iterable[Any],
-    draws: Iterable[Any],
-    seed: int,
-    state: Iterable[torch.Tensor] = (),
-) -> dict[str, Any]:
-    """At most `MOST_WOKEN` inputs by their family, on which operators do something that are idle on what is `drawn` and
-    on all that is `planned`. `draws`: of the problem's own, drawn one by one. `state`: parameters and buffers."""
-    left, numbers = _idle(forward, drawn, {one.untyped_storage().data_ptr() for one in state})
-    for one in planned if left else ():
-        left = _still_idle(forward, one, left)
-    begun, found = time.process_time(), dict[str, Any]()
-    for one in _moves(drawn, numbers, seed, draws) if left else ():
-        if not left or len(found) == MOST_WOKEN or time.process_time() - begun > SEARCH_S:
-            break
-        woken = [call for call in left.keys() - _still_idle(forward, one, left).keys()]
-        shown = [call for call in woken if _shows(forward, one, call, left[call])]
-        if shown:
-            found[f"{WOKEN}{len(found)} {' '.join(sorted({family(name) for name, _ in shown}))}"] = one
-            left = {call: given for call, given in left.items() if call not in shown}
-    return found
+@dataclass
+class Left:
+    """What nothing has given anything to do so far: idle calls, and ways that the problem's Python did not take."""
+
+    calls: dict[Call, Given]
+    ways: set[Way]
+
+    def __bool__(self) -> bool:
+        return bool(self.calls or self.ways)
+
+    def without(self, calls: Iterable[Call], ways: Iterable[Way]) -> Left:
+        gone = set(calls)
+        return Left({call: given for call, given in self.calls.items() if call not in gone}, self.ways.difference(ways))
 
 
-def _idle(forward: Forward, drawn: Any, state: Collection[int]) -> tuple[dict[Call, Given], tuple[float, ...]]:
-    with Idle(state) as mode:
-        output = forward(drawn)
-    if output is None or mode.seen.total() > LONGEST:
-        return {}, ()
-    return mode.calls, tuple(mode.numbers)[:MOST_NUMBERS]
+class Search:
+    """For inputs on which a reference does what it does on none that are planned. `forward`: of the reference; `path`:
+    the file of its source, `numbers` those that it decides by. `state`: its parameters and buffers."""
 
+    def __init__(
+        self, forward: Forward, path: str = "", numbers: Sequence[float] = (), state: Iterable[torch.Tensor] = ()
+    ) -> None:
+        self._forward, self._path, self._numbers = forward, path, tuple(numbers)
+        self._state = {one.untyped_storage().data_ptr() for one in state}
+        self._begun = time.process_time()
 
-def _still_idle(forward: Forward, other: Any, calls: dict[Call, Given]) -> dict[Call, Given]:
-    """Those of the calls that are idle on the other inputs, too, or are not made there."""
-    with Idle() as mode:
-        output = forward(other)
-    if output is None or not trees.is_finite(output):
-        return calls
-    return {
-        call: given for call, given in calls.items() if mode.calls.get(call) == given or mode.seen[call[0]] <= call[1]
-    }
+    def waking(
+        self, drawn: Any, planned: Iterable[Any], draws: Iterable[Any], seed: int, most: int = MOST_WOKEN
+    ) -> dict[str, Any]:
+        """At most so many inputs by their family, on which something is done that is not done on what is `drawn`, nor
+        on all that is `planned`. `draws`: of the problem's own, drawn one by one."""
+        left, numbers = self._nothing(drawn)
+        for one in planned if left else ():
+            left = left.without(*self._done(one, left))
+        if not left or self._spent(PLANNED_S):
+            return {}
+        self._begun, found = time.process_time(), dict[str, Any]()
+        for one in _moves(drawn, (*numbers, *self._numbers), seed, draws):
+            if not left or len(found) == most or self._spent(SEARCH_S):
+                break
+            calls, ways = self._done(one, left)
+            calls = [call for call in calls if self._shows(one, call, left.calls[call])]
+            if calls or ways:
+                names = {family(name) for name, _ in calls} | ({"branch"} if ways else set())
+                found[f"{WOKEN}{len(found)} {' '.join(sorted(names))}"] = one
+                left = left.without(calls, ways)
+        return found
 
+    def _spent(self, seconds: float) -> bool:
+        return time.process_time() - self._begun > seconds
 
-def _shows(forward: Forward, drawn: Any, call: Call, given: Given) -> bool:
-    """Whether the output is another one without the call."""
-    expected = forward(drawn)
-    with Idle(without=(call, given)):
-        other = forward(drawn)
-    if expected is None or other is None or trees.shape_of(other) != trees.shape_of(expected):
-        return False
-    return not sampled.are_equal(expected, other)
+    def _nothing(self, drawn: Any) -> tuple[Left, tuple[float, ...]]:
+        with Idle(self._state) as mode, Ways(self._path) as ways:
+            output = self._forward(drawn)
+        if output is None or mode.seen.total() > LONGEST:
+            return Left({}, set()), ()
+        return Left(mode.calls, ways.left), tuple(mode.numbers)[:MOST_NUMBERS]
+
+    def _done(self, other: Any, left: Left) -> tuple[list[Call], set[Way]]:
+        """Which of these calls are made on the other inputs, and not idle there, and which of the ways are taken."""
+        with Idle() as mode, Ways(self._path) as ways:
+            output = self._forward(other)
+        if output is None or not trees.is_finite(output):
+            return [], set()
+        made = [call for call in left.calls if mode.seen[call[0]] > call[1]]
+        return [call for call in made if mode.calls.get(call) != left.calls[call]], left.ways & ways.taken
+
+    def _shows(self, drawn: Any, call: Call, given: Given) -> bool:
+        """Whether the output is another one without the call."""
+        expected = self._forward(drawn)
+        with Idle(without=(call, given)):
+            other = self._forward(drawn)
+        if expected is None or other is None or trees.shape_of(other) != trees.shape_of(expected):
+            return False
+        return not sampled.are_equal(expected, other)
 
 
 def _moves(drawn: Any, numbers: Sequence[float], seed: int, draws: Iterable[Any]) -> Iterator[Any]:
@@ -161,6 +185,10 @@ def _moves(drawn: Any, numbers: Sequence[float], seed: int, draws: Iterable[Any]
     places = range(len(transport.tensors(drawn)))
     for scale in SCALES:
         yield _at(drawn, places, _is_measured, partial(_scaled, scale=scale))
+    for place, leaf in enumerate(steady.leaves(drawn)):
+        if isinstance(leaf, int | float) or (isinstance(leaf, torch.Tensor) and leaf.numel() == 1):
+            for number in dict.fromkeys(near for one in (*numbers, *USUAL) for near in (one, one + 1, one - 1)):
+                yield _numbered(drawn, place, number)
     for index, number in itertools.product(places, numbers):
         for one in (number, number + 1, number - 1):
             for share in SHARES:
@@ -182,6 +210,28 @@ def _at(drawn: Any, places: Iterable[int], suits: Callable[[torch.Tensor], bool]
     """The same with those inputs changed that are at these places and suit."""
     count, chosen = itertools.count(), set(places)
     return transport.map_tensors(lambda one: change(one) if next(count) in chosen and suits(one) else one, drawn)
+
+
+def _numbered(drawn: Any, place: int, number: float) -> Any:
+    """With another number in this place among the leaves, if a Python number stands there, or a tensor of one that is
+    whole."""
+    count = itertools.count()
+
+    def walk(item: Any) -> Any:
+        inner = transport.parts(item)
+        if inner is not None:
+            return transport.like(item, [walk(one) for one in inner])
+        if not isinstance(item, steady.LEAVES) or next(count) != place or isinstance(item, bool | str):
+            return item
+        if isinstance(item, float):
+            return float(number)
+        if number != round(number):
+            return item
+        if isinstance(item, int):
+            return int(number)
+        return torch.full_like(item, int(number)) if item.numel() == 1 and seldom.is_integer(item) else item
+
+    return walk(drawn)
 
 
 def _is_measured(tensor: torch.Tensor) -> bool:

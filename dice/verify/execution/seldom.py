@@ -134,8 +134,11 @@ def from_one_on(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_whole(tensor: torch.Tensor) -> bool:
     """Whether it holds whole numbers, more than one, and no truth values."""
-    is_other = tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool
-    return not is_other and tensor.numel() > 1
+    return is_integer(tensor) and tensor.numel() > 1
+
+
+def is_integer(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
 def is_coded(tensor: torch.Tensor) -> bool:

@@ -4,7 +4,8 @@ the seed, as orthogonal and symmetric matrices do. And of flags, counters and ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -18,6 +19,7 @@ MOST_SIGNED = 1 << 22  # elements
 STRETCHES = (8.0, 3.0)  # times as large, as far as the reference bears it
 UNIT = 0.75  # what the largest of a vector is at least before that: training opens gates that begin half open
 COUNTED = 2**7 * 3**3 * 5**3 * 7 - 1  # of a counter where parameters are large
+MOST_COUNTED = 1 << 31  # which still is a number of 32 bits when one less
 GONE_ON = 37  # of another one: a flag that is set, a place in a ring that has gone round
 SWITCHED = 0.3  # of truth values or whole numbers that are all alike
 MOST_TRIED = 128  # groups of tensors, where all at once make the reference fail
@@ -62,11 +64,11 @@ def varied(model: torch.nn.Module, plain: State, other: State, looked_up: bool =
     return state
 
 
-def stretched(model: torch.nn.Module, state: State, factor: float) -> State:
+def stretched(model: torch.nn.Module, state: State, factor: float, periods: Iterable[int] = ()) -> State:
     """`state` with parameters so many times as large, for what only large ones reach: the bound of a norm, the edge of
     a decay. Vectors of small numbers, as biases and the logits of decays are, become as large as others. The first row
     of each matrix is left as it is, for who knows a parameter by it. And with counters that have come far, to where
-    whatever is done every so often is due next."""
+    whatever is done every so often, or at one of these `periods`, is due next."""
     found = dict(state)
     for name, parameter in model.state_dict(keep_vars=True).items():  # by all of its names
         if name in found and parameter.requires_grad and parameter.is_floating_point():
@@ -75,8 +77,16 @@ def stretched(model: torch.nn.Module, state: State, factor: float) -> State:
                 found[name][0] = state[name][0]
     for name, value in codes(model, state):
         if _counts(value):
-            found[name] = torch.full_like(value, COUNTED)
+            found[name] = torch.full_like(value, _counted(periods))
     return found
+
+
+def _counted(periods: Iterable[int]) -> int:
+    """A number after which comes a multiple of these, and of usual ones."""
+    count = COUNTED + 1
+    for period in periods:
+        count = math.lcm(count, period) if math.lcm(count, period) < MOST_COUNTED else count
+    return count - 1
 
 
 def _to_unit(value: torch.Tensor) -> float:

@@ -39,6 +39,7 @@ from dice.verify.tensors import compare, transport, trees
 
 FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second set of parameters
 FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more than they tell
+FEW_WOKEN, MOST_KEPT = 2, 8  # of them, where trials are not cheap; of numbers that a model keeps
 FEW_GATHERED = 2  # families of them, where trials are not cheap
 LOOKED_AT = 24  # draws, where no input holds whole numbers
 DRAWING_S = 0.1  # of the processor, at most, for inputs that are gathered of many draws
@@ -143,7 +144,7 @@ class Reference:
         planned = functools.partial(
             inputs.plan, trials, seed, *more, fresh=fresh is not None, stretched=is_stretched, cheap=cheap
         )
-        if second is None or not cheap or trees.elements(drawn) > workload.AT_HAND:
+        if second is None or trees.elements(drawn) > workload.AT_HAND:
             return planned(rare=rare)
         woken = _woken(self, secret, first, planned(rare=rare))
         self._ahead |= {derive(secret, f"extra {family}"): one for family, one in woken.items()}
@@ -338,7 +339,15 @@ def _woken(reference: Reference, secret: int, first: Any, steps: Sequence[Step])
     forward = functools.partial(_on_host, reference, model, seed)
     planned = (inputs.vary(first, step, derive(secret, step.name)) for step in steps if not step.mixes)
     draws = (subject.draw(derive(secret, f"draw {number}")) for number in itertools.count())
-    return idle.waking(forward, first, planned, draws, seed, trees.tensors_of(model))
+    decided = (*subject.numbers, *_numbers_of(model))
+    search = idle.Search(forward, subject.path, decided, trees.tensors_of(model))
+    return search.waking(first, planned, draws, seed, idle.MOST_WOKEN if reference.cheap else FEW_WOKEN)
+
+
+def _numbers_of(model: Any) -> list[float]:
+    """That a model keeps as attributes, such as the code of an end."""
+    kept = (one for name, one in vars(model).items() if not name.startswith("_") and name != "training")
+    return [float(one) for one in kept if isinstance(one, int | float) and not isinstance(one, bool)][:MOST_KEPT]
 
 
 def _on_host(reference: Reference, model: Any, seed: int, drawn: Any) -> Any:
@@ -374,7 +383,8 @@ def _stretched(reference: Reference, drawn: Any, seed: int) -> State | None:
     if reference.fresh_states is None:
         return None
     model, state = reference.model, reference.fresh_states[True]
-    forms = (parameters.stretched(model, state, factor) for factor in parameters.STRETCHES)
+    periods = reference.subject.periods
+    forms = (parameters.stretched(model, state, factor, periods) for factor in parameters.STRETCHES)
     with unchanged(model):
         return next((one for one in forms if _bears(reference, one, drawn, seed)), None)
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from dice.problem import not_a_list
-from dice.verify.execution import inputs, running, steady
+from dice.verify.execution import branches, inputs, running, steady
 from dice.verify.execution.running import Device
 from dice.verify.ipc.out_of_memory import note as note_shortage
 from dice.verify.protocols import KERNELBENCH_SEED, protocol_named
@@ -23,7 +23,8 @@ class Subject:
     """One problem on one device. `folder` is scratch for its source. Raises `ReferenceFailed`, `scale.TooLarge`.
 
     `large_bytes`: inputs of so much are drawn on the GPU, and trials of so much stay there. `scale`: how the inputs
-    shrank. `words`: texts that its code tells apart. `looks_up`: places in tables, which
+    shrank. `words`: texts that its code tells apart; `numbers`: that it compares with,
+    and `periods` of which it takes remainders. `path`: its file. `looks_up`: places in tables, which
     are sorted for it. `ranges`: of whole numbers that the last draw drew one by one, by their place among
     `steady.leaves`.
     """
@@ -48,6 +49,8 @@ class Subject:
         with blame("the file"), device.active():
             self.module = running.exec_file(source, folder, "problem")
         self.words = steady.words(source)
+        self.numbers, self.periods = branches.numbers(source), branches.periods(source)
+        self.path = str(self.module.__file__)
         self.looks_up = any(word in source for word in ("searchsorted", "bucketize"))  # places in tables
         self.ranges: dict[int, tuple[int, int]] = {}
         self.sizes = workload.sizes(self.module, device)

@@ -23,7 +23,7 @@ def woken(compute: Callable[..., Any], make: Made, planned: Iterable[Any] = ()) 
         except (RuntimeError, IndexError):
             return None
 
-    return idle.waking(forward, make(), planned, (make() for _ in itertools.count()), seed=5)
+    return idle.Search(forward).waking(make(), planned, (make() for _ in itertools.count()), seed=5)
 
 
 def floats() -> list[torch.Tensor]:
@@ -102,7 +102,7 @@ def test_what_is_computed_of_parameters_alone_is_left() -> None:
     draws = (floats() for _ in itertools.count())
     with idle.Idle({scale.untyped_storage().data_ptr()}) as mode:
         forward(floats())
-    assert not mode.calls and not idle.waking(forward, floats(), (), draws, 5, (scale,))
+    assert not mode.calls and not idle.Search(forward, state=(scale,)).waking(floats(), (), draws, 5)
 
 
 def test_inputs_that_do_not_suit_are_not_used() -> None:
