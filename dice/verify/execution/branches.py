@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 Way = tuple[CodeType, int, int]  # a conditional jump in a function, and the instruction that came after it
-MOST_NUMBERS = 8  # of a source
+MOST_NUMBERS = 16  # of a source
 
 
 class Ways:
@@ -71,12 +71,14 @@ def _jumps(code: CodeType) -> dict[int, tuple[int, int]]:
 
 
 def numbers(source: str) -> tuple[float, ...]:
-    """Numbers that code compares something with."""
+    """Numbers that code compares something with, or has names for."""
     found: dict[float, None] = {}
     for node in _nodes(source):
         if isinstance(node, ast.Compare):
             for side in (node.left, *node.comparators):
                 found.update(dict.fromkeys(_numbers(side)))
+        elif isinstance(node, ast.Assign) and not node.col_offset:
+            found.update(dict.fromkeys(_numbers(node.value)))
     return tuple(found)[:MOST_NUMBERS]
 
 

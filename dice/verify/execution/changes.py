@@ -67,10 +67,10 @@ def _striped(tensor: torch.Tensor) -> torch.Tensor:
 def chained(tensor: torch.Tensor) -> torch.Tensor:
     """Square matrices that are about their smallest value, and beside the diagonal their largest: of a graph it is one
     path, on which nothing is near. Of truth values and zeros and ones, too, but for triangles; what is symmetric stays
-    so. A list of edges becomes such a path."""
+    so. A list of edges becomes such a path, and so does a table of successors."""
     size = tensor.shape[-1] if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] else 0
     if size < SHORTEST_CHAIN or tensor.is_complex():
-        return seldom.path(tensor)
+        return seldom.successors(seldom.path(tensor))
     flat = tensor.reshape(-1, size, size)
     steps = flat.float().diff(dim=-1)
     in_order = bool((steps >= 0).all()) or bool((steps <= 0).all())

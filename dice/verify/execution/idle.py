@@ -26,14 +26,16 @@ from dice.verify.execution import inputs, seldom, steady
 from dice.verify.execution.branches import Way, Ways
 from dice.verify.execution.changes import is_formed
 from dice.verify.execution.dispatch import OperatorMode
+from dice.verify.execution.gathered import is_counted
 from dice.verify.ipc.operator_counts import family
 from dice.verify.tensors import sampled, transport, trees
 
 WOKEN = "idle otherwise: "  # begins the family, before the operators that have something to do there
 MOST_WOKEN = 4  # families; each costs a trial
-PLANNED_S, SEARCH_S = 0.5, 0.2  # of the processor, at most: for a look at what is planned, and for the search
+PLANNED_S, SEARCH_S = 0.3, 0.25  # of the processor, at most: for a look at what is planned, and for the search
 LONGEST = 4096  # calls of a reference that is looked at
-MOST_NUMBERS = 8
+MOST_NUMBERS = 8  # that operators compare with
+FEW = 3  # inputs of nothing but such numbers; calls that are left out one by one
 USUAL = (0.0, 1.0)  # numbers by which Python decides
 SCALES = (8.0, 64.0, 1e3, 1e5, 1 / 8, 1 / 64, 1e-3)
 SHARES = (0.25, 1.0)  # of the values are a number that the reference compares with
@@ -134,16 +136,17 @@ class Search:
         """At most so many inputs by their family, on which something is done that is not done on what is `drawn`, nor
         on all that is `planned`. `draws`: of the problem's own, drawn one by one."""
         left, numbers = self._nothing(drawn)
-        for one in planned if left else ():
+        for one in planned:
+            if not left or self._spent(PLANNED_S):
+                break
             left = left.without(*self._done(one, left))
-        if not left or self._spent(PLANNED_S):
-            return {}
         self._begun, found = time.process_time(), dict[str, Any]()
         for one in _moves(drawn, (*numbers, *self._numbers), seed, draws):
             if not left or len(found) == most or self._spent(SEARCH_S):
                 break
             calls, ways = self._done(one, left)
-            calls = [call for call in calls if self._shows(one, call, left.calls[call])]
+            if not any(self._shows(one, call, left.calls[call]) for call in calls[:FEW]):
+                calls = []
             if calls or ways:
                 names = {family(name) for name, _ in calls} | ({"branch"} if ways else set())
                 found[f"{WOKEN}{len(found)} {' '.join(sorted(names))}"] = one
@@ -174,35 +177,38 @@ class Search:
         expected = self._forward(drawn)
         with Idle(without=(call, given)):
             other = self._forward(drawn)
-        if expected is None or other is None or trees.shape_of(other) != trees.shape_of(expected):
-            return False
-        return not sampled.are_equal(expected, other)
+        if expected is None or other is None:  # without it there is no output at all
+            return expected is not None
+        return trees.shape_of(other) != trees.shape_of(expected) or not sampled.are_equal(expected, other)
 
 
 def _moves(drawn: Any, numbers: Sequence[float], seed: int, draws: Iterable[Any]) -> Iterator[Any]:
     """Other inputs of the same form: nearest to what is drawn first, many draws last."""
     generator = torch.Generator().manual_seed(seed)
     places = range(len(transport.tensors(drawn)))
+    near = tuple(dict.fromkeys(other for one in (*numbers, *USUAL) for other in (one, one + 1, one - 1)))
     for scale in SCALES:
         yield _at(drawn, places, _is_measured, partial(_scaled, scale=scale))
     for place, leaf in enumerate(steady.leaves(drawn)):
         if isinstance(leaf, int | float) or (isinstance(leaf, torch.Tensor) and leaf.numel() == 1):
-            for number in dict.fromkeys(near for one in (*numbers, *USUAL) for near in (one, one + 1, one - 1)):
-                yield _numbered(drawn, place, number)
+            yield from (_numbered(drawn, place, number) for number in near)
+    for index in places:
+        yield _at(drawn, (index,), seldom.is_mask, torch.zeros_like)
     for index, number in itertools.product(places, numbers):
-        for one in (number, number + 1, number - 1):
-            for share in SHARES:
-                yield _at(drawn, (index,), _is_loose, partial(_meeting, number=one, share=share, generator=generator))
-            yield _at(drawn, (index,), _is_loose, partial(_largest_at, number=one, generator=generator))
+        meet = partial(_meeting, number=number, share=SHARES[0], generator=generator)
+        yield _at(drawn, (index,), _is_loose, meet)
+    changes: tuple[Change, ...] = (_constant, _mostly_constant, _bare, _paired, _rising, _falling)
+    for index, change in itertools.product(places, changes):
+        yield _at(drawn, (index,), _is_loose, change)
+    yield from (_at(drawn, places, _is_loose, partial(_among, numbers=near, generator=generator)) for _ in range(FEW))
+    for index, number in itertools.product(places, near[: 3 * len(numbers)]):
+        for share in SHARES:
+            yield _at(drawn, (index,), _is_loose, partial(_meeting, number=number, share=share, generator=generator))
+        yield _at(drawn, (index,), _is_loose, partial(_largest_at, number=number, generator=generator))
     for index, scale in itertools.product(places if len(places) > 1 else (), SCALES):
         yield _at(drawn, (index,), _is_measured, partial(_scaled, scale=scale))
     for sign in (1, -1):
         yield _at(drawn, places, _is_measured, partial(_of_sign, sign=sign))
-    for index in places:
-        yield _at(drawn, (index,), seldom.is_mask, torch.zeros_like)
-    changes: tuple[Change, ...] = (_paired, _rising, _falling)
-    for index, change in itertools.product(places, changes):
-        yield _at(drawn, (index,), _is_loose, change)
     yield from draws
 
 
@@ -239,13 +245,14 @@ def _is_measured(tensor: torch.Tensor) -> bool:
 
 
 def _is_loose(tensor: torch.Tensor) -> bool:
-    """Whether any of its values may stand at any place: of measured ones, and of codes, unless they are in order or
-    have another form (zeros, a symmetric matrix) on which kernels may rely."""
+    """Whether any of its values may stand at any place: of measured ones, of codes, and of floats that count, unless
+    they are in order or have another form (zeros, a symmetric matrix) on which kernels may rely."""
     if inputs.is_scalar(tensor):
         return True
     if _is_measured(tensor):
         return not is_formed(tensor)
-    return seldom.is_coded(tensor) and bool((tensor.reshape(-1).diff() < 0).any())
+    counts = tensor.is_floating_point() and is_counted(tensor) and not steady.is_distinct(tensor)
+    return (counts or seldom.is_coded(tensor)) and not seldom.is_in_order(tensor)
 
 
 def _scaled(tensor: torch.Tensor, scale: float) -> torch.Tensor:
@@ -274,6 +281,17 @@ def _meeting(tensor: torch.Tensor, number: float, share: float, generator: torch
     return seldom.meeting(tensor, (number,), generator, share)
 
 
+def _among(tensor: torch.Tensor, numbers: Sequence[float], generator: torch.Generator) -> torch.Tensor:
+    """Values that are all of these numbers, as far as they lie between those that are drawn."""
+    least, most = map(float, tensor.aminmax())
+    whole = not tensor.is_floating_point()
+    known = [one for one in numbers if least <= one <= most and (not whole or one == round(one))]
+    if not known:
+        return tensor
+    chosen = torch.randint(len(known), tensor.shape, generator=generator)
+    return torch.tensor(known, dtype=torch.float64)[chosen].to(tensor)
+
+
 def _largest_at(tensor: torch.Tensor, number: float, generator: torch.Generator) -> torch.Tensor:
     """Some rows have their largest value where the number says, which exchanges its place with what was there."""
     if not tensor.is_floating_point() or not tensor.dim() or number not in range(tensor.shape[-1]):
@@ -285,6 +303,27 @@ def _largest_at(tensor: torch.Tensor, number: float, generator: torch.Generator)
     rows[some, int(number)] = rows[some, places]
     rows[some, places] = there
     return rows.reshape(tensor.shape)
+
+
+def _bare(tensor: torch.Tensor) -> torch.Tensor:
+    """Zeros at one index of each dimension."""
+    return seldom.empty(tensor, 0)
+
+
+def _constant(tensor: torch.Tensor) -> torch.Tensor:
+    """Along the first dimension every second index of one value."""
+    changed = tensor.clone()
+    if tensor.dim():
+        changed[::2] = tensor.reshape(-1)[0]
+    return changed
+
+
+def _mostly_constant(tensor: torch.Tensor) -> torch.Tensor:
+    """Three quarters of each row of one value."""
+    changed = tensor.clone()
+    if tensor.dim():
+        changed[..., : -(-3 * tensor.shape[-1] // 4)] = tensor[..., :1]
+    return changed
 
 
 def _paired(tensor: torch.Tensor) -> torch.Tensor:

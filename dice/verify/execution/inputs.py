@@ -38,7 +38,7 @@ families, each used only where the reference itself stays finite and as exact as
 | `not finite` | a NaN and two infinities among the problem's own | a label only: what the reference makes of them |
 | `NaN and infinite` | the same, where the reference asks for them | kernels that do not ask |
 
-Values that a draw seldom holds are in `seldom.py`.
+Values that a draw seldom holds are in `seldom.py`, and those that inputs seldom have in common in `pairs.py`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from typing import Any
 
 import torch
 
-from dice.verify.execution import own_numbers, seldom, steady
+from dice.verify.execution import own_numbers, pairs, seldom, steady
 from dice.verify.execution.changes import (
     ABOVE,
     BELOW,
@@ -74,6 +74,7 @@ from dice.verify.execution.changes import (
     is_formed,
     offset,
 )
+from dice.verify.execution.gathered import is_counted
 from dice.verify.ipc.messages import FEW, Step
 from dice.verify.ipc.operator_counts import DECOMPOSITION
 from dice.verify.tensors import transport, trees
@@ -103,8 +104,14 @@ OFTEN = 6  # calls of one operator: a loop, whose steps may be too few
 SPARSE = 4096  # of so many elements one is another's: a sample of them stays what it was
 # Families of operators that begin somewhere and keep what is larger, or smaller.
 _OF_ITS_KIND = {seldom.HOLLOW: seldom.hollow, seldom.FROM_ONE: seldom.from_one_on}  # see for themselves what it is
-_OF_CODES = {seldom.FLAT: seldom.flat, seldom.LEFT_OUT: seldom.left_out, seldom.LOWER: seldom.lower}
-_OF_PAIRS = {seldom.NEARLY_EQUAL: seldom.nearly_equal, seldom.DELAYED: seldom.delayed}
+_OF_CODES = {
+    seldom.FLAT: seldom.flat,
+    seldom.SINGLE: seldom.single,
+    seldom.DISTINCT_ROWS: seldom.distinct_rows,
+    seldom.NESTED: seldom.nested,
+    seldom.LEFT_OUT: seldom.left_out,
+    seldom.LOWER: seldom.lower,
+}
 _SOFTMAXES = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
 _MINIMA = frozenset({"max", "argmin", "cummin", "sort", "topk", "kthvalue", "median", "mode"})  # "max": amin, too
 _MINIMA |= {"scatter_reduce", "index_reduce", "segment_reduce"}
@@ -222,9 +229,9 @@ def decisive(
         *([seldom.NEAR_ONE] if _CHOICES.intersection(families) else []),
         *([TURNED] if _SINES.intersection(families) else []),
         *([BEYOND_WHOLE] if _WHOLE.intersection(families) else []),
-        *([CHAINED, seldom.DELAYED] if repeated >= OFTEN else []),
+        *([CHAINED, pairs.DELAYED] if repeated >= OFTEN else []),
         *([seldom.BARE_CORNER, seldom.BARE_LATER] if DECOMPOSITION in families else []),
-        *([seldom.NEARLY_EQUAL] if _NEAR.issubset(families) else []),
+        *([pairs.NEARLY_EQUAL] if _NEAR.issubset(families) else []),
         *(f"{seldom.SPREAD}{bound:g}" for bound in spreads),
         *([ASKED_FOR] if asks else []),
         *(f"{PAST}{bound:g}" for bound in bounds),
@@ -255,10 +262,12 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
     if step.family.startswith(seldom.SPREAD):
         wanted = 2 * abs(float(step.family.removeprefix(seldom.SPREAD)))
         return _measured(inputs, lambda tensor: tensor * (wanted / max(float(tensor.float().std()), 1e-30)))
+    if step.family == CHAINED:
+        inputs = pairs.along_a_path(inputs)
     if step.family in OF_ALL:
         return transport.map_tensors(OF_ALL[step.family], inputs)
-    if step.family in _OF_PAIRS:
-        return _of_pairs(inputs, _OF_PAIRS[step.family])
+    if step.family in (pairs.DELAYED, pairs.NEARLY_EQUAL):
+        return pairs.varied(inputs, step.family, is_free)
     if step.family.startswith(PAST):
         distance = 2 * float(step.family.removeprefix(PAST))
         return _measured(inputs, lambda tensor: tensor + distance)
@@ -278,15 +287,16 @@ def _with_seldom(inputs: Any, family: str) -> Any:
         if family in _OF_CODES:
             return _OF_CODES[family](tensor) if seldom.is_coded(tensor) else tensor
         measured = is_free(tensor) and not tensor.is_complex() and bool(tensor.dim()) and not is_formed(tensor)
+        counted = tensor.is_floating_point() and is_counted(tensor) and not steady.is_distinct(tensor)
         if family == seldom.LEVEL:
-            return seldom.level(tensor, number) if measured or seldom.is_coded(tensor) else tensor
+            return seldom.level(tensor, number) if measured or counted or seldom.is_coded(tensor) else tensor
         if family == seldom.ALIKE and (measured or not tensor.is_floating_point()):
             other = next((one for one in before if seldom.is_alike(tensor, one)), None)
             before.append(tensor)
             return tensor if other is None else seldom.with_rows_of(tensor, other)
-        if not measured:
-            return tensor
-        return seldom.with_outliers(tensor, number) if family == seldom.OUTLIERS else seldom.empty(tensor, number)
+        if family == seldom.EMPTY and (measured or counted):
+            return seldom.empty(tensor, number)
+        return seldom.with_outliers(tensor, number) if family == seldom.OUTLIERS and measured else tensor
 
     return transport.map_tensors(change, inputs)
 
@@ -299,20 +309,6 @@ def _with_own_numbers(inputs: Any, numbers: Sequence[float], seed: int) -> Any:
         return change(tensor, numbers, generator)
 
     return transport.map_tensors(change, inputs)
-
-
-def _of_pairs(inputs: Any, change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
-    """Each measured input changed by the one before it, where that has its shape."""
-    before: list[torch.Tensor] = []
-
-    def changed(tensor: torch.Tensor) -> torch.Tensor:
-        other = before[-1] if before else None
-        before.append(tensor)
-        if other is None or (other.shape, other.dtype) != (tensor.shape, tensor.dtype) or not is_free(tensor):
-            return tensor
-        return change(tensor, other)
-
-    return transport.map_tensors(changed, inputs)
 
 
 def _measured(inputs: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -7,6 +7,9 @@
 | `hollow` | some rows of masks empty, others full; some distributions with zeros | a division by a count, 0 log 0 |
 | `level` | along each dimension one index of one value; rows of one whole number | a spread of zero, an overflow |
 | `flat` | all whole numbers the greatest | a sum or a count in a type that holds the usual ones, a list's capacity |
+| `single` | of the greatest whole number there is one | a spread or a pair of what has one member |
+| `distinct` | whole numbers of a row all different | a list's capacity |
+| `nested` | whole numbers of a row in rising order, of the next in falling | a depth, the length of a run |
 | `empty` | along each dimension zeros at one index | a norm or a sum of zero |
 | `lower half` | whole numbers of the lower half of their range | the largest taken for known |
 | `from one on` | of a list of numbers above one some that are less than all of them | a count taken for large |
@@ -19,8 +22,6 @@
 | `bare later` | the second row of each matrix begins as the first | the same in a later step |
 | `rows in order` | each row's values in rising order | candidates that are left out stretch by stretch |
 | `rows near one` | rows that are nearly the first one | a limit to how many choose the same |
-| `delayed` | of two inputs the second the first's, some places later | what is looked for near its own place alone |
-| `nearly equal` | some of an input's values are another's, but for a few roundings | `isclose` as equality |
 
 Each is a trial of its own, since the reference may bear one and not another.
 """
@@ -34,14 +35,14 @@ import torch
 
 OUTLIERS, ALIKE, HOLLOW, MEETING = "outliers", "rows alike", "hollow", "values met by input "
 LEVEL, FLAT, EMPTY, LEFT_OUT = "level", "flat", "empty", "left out"
+SINGLE, DISTINCT_ROWS, NESTED = "single", "distinct", "nested"
 LOWER, FROM_ONE = "lower half", "from one on"
 DRIFTING, NEAR_TIES = "drifting", "near ties of input "
-SPREAD, BARE_CORNER, NEARLY_EQUAL = "spread past ", "bare corner", "nearly equal"
-DELAYED = "delayed"
+SPREAD, BARE_CORNER = "spread past ", "bare corner"
 BARE_LATER, IN_ORDER, NEAR_ONE = "bare later", "rows in order", "rows near one"
 NEARNESS = 0.02  # of what rows differ by from the first one
 APART = 4  # roundings, of a near tie
-FAMILIES = (OUTLIERS, ALIKE, HOLLOW, LEVEL, FLAT, EMPTY, LEFT_OUT, LOWER, FROM_ONE)
+FAMILIES = (OUTLIERS, ALIKE, HOLLOW, LEVEL, FLAT, SINGLE, DISTINCT_ROWS, NESTED, EMPTY, LEFT_OUT, LOWER, FROM_ONE)
 DRIFT = 4.0  # spreads, beyond the mean
 OUTLYING = 40.0  # spreads
 FEW = 4  # indices of a dimension: fewer are no rows
@@ -91,6 +92,7 @@ def level(tensor: torch.Tensor, number: int) -> torch.Tensor:
     if tensor.is_floating_point():
         spread = float(tensor.float().std())
         size = 2.0 ** round(math.log2(spread)) if 0 < spread < math.inf else 1.0
+        size = min(size, float(tensor.max())) if bool((tensor == tensor.round()).all()) else size
         return _at_each_dimension(tensor, number, size if number % 2 == 0 or bool((tensor >= 0).all()) else -size)
     rows = _rows(tensor)
     ordered = rows.sort(-1).values
@@ -101,13 +103,49 @@ def level(tensor: torch.Tensor, number: int) -> torch.Tensor:
 
 
 def empty(tensor: torch.Tensor, number: int) -> torch.Tensor:
-    """One index of each dimension that has a few holds zeros; another one for each of the inputs, by their `number`."""
-    return _at_each_dimension(tensor, number, 0.0)
+    """One index of each dimension that has a few holds zeros, or of whole numbers the least; another one for each of
+    the inputs, by their `number`."""
+    least = 0.0 if not bool((tensor == tensor.round()).all()) else max(0.0, float(tensor.min()))
+    return _at_each_dimension(tensor, number, least)
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """Of whole numbers all are the greatest."""
     return torch.full_like(tensor, int(tensor.max()))
+
+
+def single(tensor: torch.Tensor) -> torch.Tensor:
+    """Of the greatest whole number there is one, and more of the least; what rises still does."""
+    flat = tensor.clone().reshape(-1)
+    greatest = (flat == flat.max()).nonzero().flatten()
+    flat[greatest[:-1]] = flat[flat != flat.max()].max()
+    return flat.reshape(tensor.shape)
+
+
+def distinct_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """Whole numbers of a row all different, if there are so many between the least and the greatest, and not in
+    order."""
+    least, length = int(tensor.min()), tensor.shape[-1]
+    if int(tensor.max()) - least + 1 < length or is_in_order(tensor):
+        return tensor
+    places = (torch.arange(length, device=tensor.device) * _stride(length)) % length
+    rows = tensor.numel() // length
+    turned = torch.stack([places.roll(row) for row in range(rows)])
+    return (least + turned).to(tensor.dtype).reshape(tensor.shape)
+
+
+def nested(tensor: torch.Tensor) -> torch.Tensor:
+    """Whole numbers of a row in rising order, and of the next in falling, unless all are in order."""
+    if is_in_order(tensor):
+        return tensor
+    rows = _rows(tensor).sort(-1).values
+    rows[1::2] = rows[1::2].flip(-1)
+    return rows.reshape(tensor.shape)
+
+
+def is_in_order(tensor: torch.Tensor) -> bool:
+    """Whether values rise along the last dimension, as ends of groups do, and groups."""
+    return bool((tensor.diff(dim=-1) >= 0).all())
 
 
 def left_out(tensor: torch.Tensor) -> torch.Tensor:
@@ -253,25 +291,20 @@ def path(ends: torch.Tensor) -> torch.Tensor:
     return found if ends.shape[0] == 2 else found.T.contiguous()
 
 
+def successors(table: torch.Tensor) -> torch.Tensor:
+    """A table of each node's successors in which there is one path through all nodes, which all of a node's successors
+    go on with. Anything else as it is."""
+    if not is_coded(table) or table.dim() != 2 or 2 in table.shape or int(table.max()) >= len(table) >= FEW:
+        return table
+    order = (torch.arange(len(table), device=table.device) * _stride(len(table))) % len(table)
+    found = torch.empty_like(table)
+    found[order] = order.roll(-1).to(table.dtype)[:, None]
+    return found
+
+
 def _stride(count: int) -> int:
     """The golden section of a number, or a little more: it has no divisor in common with it."""
     return next(step for step in range(round(0.618 * count), count + 1) if math.gcd(step, count) == 1)
-
-
-def delayed(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """The other tensor of this shape, most of a row's length later; until then each row is as it begins."""
-    if not other.dim():
-        return tensor
-    late = 7 * other.shape[-1] // 8
-    places = (torch.arange(other.shape[-1], device=other.device) - late).clamp_(min=0)
-    return other[..., places]
-
-
-def nearly_equal(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Every third value is that of the other tensor of this shape, a few roundings further from zero."""
-    changed, others = tensor.clone().reshape(-1), other.reshape(-1)
-    changed[1::EVERY] = others[1::EVERY] * (1 + APART * torch.finfo(tensor.dtype).eps)
-    return changed.reshape(tensor.shape)
 
 
 def meeting(

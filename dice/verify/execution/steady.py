@@ -19,6 +19,7 @@ inputs that every draw makes a copy of an earlier one.
 | `text ...` | a text | another one that the problem's code compares texts with |
 | `negated` | a Python bool | the other |
 | `brimming ...` | whole numbers drawn from a range, if few, or of which sums overflow 32 bits | the highest |
+| `at both ends ...` | few whole numbers drawn from a range | the least or the greatest, in some rows the least alone |
 | `crowded ...` | whole numbers drawn one by one from a range, by chance all different | few of them, with both ends |
 | `halved` | an argument of the constructor that is no whole number | half of it |
 """
@@ -39,6 +40,7 @@ CLEARED = 0.25  # of what is set in a mask
 SHUFFLED, REPEATED = "shuffled", "repeated"
 LEAVES = (torch.Tensor, bool, int, float, str)
 HALVED = "halved"
+ENDS = "at both ends "  # begins the kind, before the range
 BRIMMING, BRIM = "brimming ", 8  # begins the kind, before the range; of which the last such part is the brim
 AT_END = 0.5  # of these are the greatest
 ALL_BRIMMING = "all brimming "  # begins the kind, before the place and the range of each such leaf
@@ -214,6 +216,12 @@ def _other(leaf: Any, kind: str, generator: torch.Generator) -> Any:
         brim = torch.randint(high - max(1, (high - low) // BRIM), high, leaf.shape, generator=generator)
         at_end = torch.rand(leaf.shape, generator=generator) < AT_END
         return brim.masked_fill(at_end, high - 1).to(leaf)
+    if kind.startswith(ENDS):
+        low, high = map(int, kind.removeprefix(ENDS).split())
+        ends = torch.where(torch.rand(leaf.shape, generator=generator) < AT_END, low, high - 1)
+        rows = ends.reshape(-1, leaf.shape[-1]) if leaf.dim() else ends.reshape(1, 1)
+        rows[:: len(rows) // 2 or 1] = low
+        return rows.reshape(leaf.shape).to(leaf)
     if kind.startswith(CROWDED):
         low, high = map(int, kind.removeprefix(CROWDED).split())
         return _crowded(leaf.detach().cpu(), low, high, generator).to(leaf.device)

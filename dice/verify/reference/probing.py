@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dice.verify.execution import evidence, inputs, running, seldom, steady
+from dice.verify.execution import evidence, gathered, inputs, running, seldom, steady
 from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.ipc.messages import CROWDED, Step
 from dice.verify.ipc.operator_counts import family
@@ -141,6 +141,9 @@ def steady_inputs(
         is_told = overflows or (few and _tells_equal_ones(forward, drawn))
         if is_told and _matters(forward, drawn, expected, place, brim, seed):
             found.append((place, brim))
+        ends = f"{steady.ENDS}{low} {high}"
+        if is_told and few and _matters(forward, drawn, expected, place, ends, seed):
+            found.append((place, ends))
         kind = f"{CROWDED}{low} {high}"
         if steady.is_distinct(leaves[place]) and _matters(forward, drawn, expected, place, kind, seed):
             found += [(place, kind)] if _tells_equal_ones(forward, drawn) else []
@@ -283,6 +286,8 @@ def decisive(
         for index, tensor in enumerate(transport.tensors(drawn)):
             if inputs.is_share(tensor):
                 asked.met.setdefault(index, {}).update({0.0: None, 1.0: None})
+            elif tensor.is_floating_point() and gathered.is_counted(tensor) and bool((tensor >= 0).all()):
+                asked.met.setdefault(index, {})[0.0] = None
     repeated = max(families.values(), default=0)
     met = {index: list(numbers)[:MOST_MET] for index, numbers in asked.met.items() if numbers}
     return inputs.decisive(families, asked.found, list(asked.bounds)[:MOST_BOUNDS], met, asked.ordered, repeated)

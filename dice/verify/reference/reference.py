@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from dice.verify.execution import changes, evidence, gathered, idle, inputs, running, seldom
+from dice.verify.execution import changes, evidence, gathered, idle, inputs, pairs, running, seldom
 from dice.verify.execution.copying import copied
 from dice.verify.ipc.messages import OWN_NUMBERS, Step
 from dice.verify.ipc.out_of_memory import note as note_shortage
@@ -46,7 +46,7 @@ DRAWING_S = 0.1  # of the processor, at most, for inputs that are gathered of ma
 KEPT_ELEMENTS = 1 << 20  # of buffers that candidates hand back
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
 # Families with many equal values.
-TIED = ("ties", "zeros", changes.HALVES, changes.EVEN, changes.REARRANGED, seldom.NEARLY_EQUAL, *seldom.FAMILIES)
+TIED = ("ties", "zeros", changes.HALVES, changes.EVEN, changes.REARRANGED, pairs.NEARLY_EQUAL, *seldom.FAMILIES)
 
 
 class Reference:

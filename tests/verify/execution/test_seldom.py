@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dice.verify.execution import changes, seldom
+from dice.verify.execution import changes, pairs, seldom
 from dice.verify.execution.inputs import vary
 from dice.verify.execution.steady import BRIMMING, replaced
 from dice.verify.ipc.messages import Step
@@ -84,7 +84,7 @@ def test_what_minus_infinity_blocks_is_blocked_altogether() -> None:
 
 
 def test_some_values_are_another_inputs_but_for_roundings() -> None:
-    same, near = changed(seldom.NEARLY_EQUAL, FLOATS, FLOATS + 1)
+    same, near = changed(pairs.NEARLY_EQUAL, FLOATS, FLOATS + 1)
     met = near.reshape(-1)[1::3], FLOATS.reshape(-1)[1::3]
     assert torch.equal(same, FLOATS) and not bool((met[0] == met[1]).any()) and torch.allclose(*met, rtol=1e-6)
 
@@ -150,7 +150,7 @@ def test_codes_are_all_the_greatest() -> None:
 
 def test_the_second_of_two_rows_comes_later() -> None:
     one, other = torch.randn(3, 16), torch.randn(3, 16)
-    first, late = vary([one, other], Step("", seldom.DELAYED))
+    first, late = vary([one, other], Step("", pairs.DELAYED))
     assert torch.equal(first, one) and torch.equal(late[:, 14:], one[:, :2])
     assert torch.equal(late[:, :14], one[:, :1].expand(3, 14))
 

@@ -6,6 +6,7 @@ import problem_texts as texts
 import pytest
 import torch
 
+from dice.verify.execution import pairs
 from dice.verify.execution.changes import BEYOND_WHOLE, CHAINED, TURNED
 from dice.verify.execution.seldom import (
     BARE_CORNER,
@@ -14,7 +15,6 @@ from dice.verify.execution.seldom import (
     MEETING,
     NEAR_ONE,
     NEAR_TIES,
-    NEARLY_EQUAL,
     SPREAD,
 )
 from dice.verify.execution.steady import ALL_BRIMMING, BRIMMING
@@ -181,7 +181,7 @@ def test_shares_are_nothing_and_all_where_an_operator_has_a_pole_there(make: Mak
 @pytest.mark.parametrize(
     ("forward", "family"),
     [
-        ("return torch.isclose(x, inputs[1]).float()", NEARLY_EQUAL),
+        ("return torch.isclose(x, inputs[1]).float()", pairs.NEARLY_EQUAL),
         ("return torch.linalg.det(x[:4, :4] + inputs[1][:4, :4])", BARE_CORNER),
         ("return torch.linalg.eigvalsh(x[:4, :4] + inputs[1][:4, :4])", BARE_LATER),
         ("return torch.topk(x, 3).values", IN_ORDER),
