@@ -15,9 +15,9 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ from dice.verify.ipc.operator_counts import family
 from dice.verify.tensors import sampled, transport, trees
 
 WOKEN = "idle otherwise: "  # begins the family, before the operators that have something to do there
-MOST_WOKEN = 4  # families; each costs a trial
+MOST_WOKEN = 6  # families; each costs a trial
 PLANNED_S, SEARCH_S = 0.3, 0.25  # of the processor, at most: for a look at what is planned, and for the search
 LONGEST = 4096  # calls of a reference that is looked at
 MOST_NUMBERS = 8  # that operators compare with
@@ -50,36 +50,43 @@ _BY_FORM = frozenset({"mul", "add", "pow", "sum", "max", "cat", "stack", "flip",
 _COMPARING = inputs.COMPARING | {"eq", "ne", "relu", "remainder", "fmod", "bitwise_and"}  # with numbers that matter
 
 
-class Idle(OperatorMode):
-    """Notes idle calls (`calls`: what such a call gives, as the place of a tensor among the operands, or as a truth
-    value), all calls (`seen`), and the numbers that values are compared with (`numbers`). `without`: a call to leave
-    out, and what goes on instead. `state`: where parameters and buffers lie; what is computed of them alone no input
-    wakes."""
+@lru_cache(maxsize=4096)
+def _nature(func: Any) -> tuple[str, str, bool]:
+    """An operator's name, its family, "" where it computes nothing, and whether it writes to what it is given."""
+    return func.name(), "" if func.is_view else family(func.name()), func._schema.is_mutable
 
-    def __init__(self, state: Collection[int] = (), without: tuple[Call, Given] | None = None) -> None:
+
+class _Counting(OperatorMode):
+    def __init__(self) -> None:
         super().__init__()
-        self._state = state
-        self.calls: dict[Call, Given] = {}
         self.seen: Counter[str] = Counter()
+
+    def _count(self, name: str) -> Call:
+        self.seen[name] += 1
+        return name, self.seen[name] - 1
+
+
+class Idle(_Counting):
+    """Notes idle calls (`calls`: what such a call gives, as the place of a tensor among the operands, or as a truth
+    value), how often operators are called (`seen`), and the numbers that values are compared with (`numbers`). `state`:
+    where parameters and buffers lie; what is computed of them alone no input wakes. `watched`: these calls alone."""
+
+    def __init__(self, state: Collection[int] = (), watched: Container[Call] | None = None) -> None:
+        super().__init__()
+        self.calls: dict[Call, Given] = {}
         self.numbers: dict[float, None] = {}
-        self._without = without
+        self._state, self._watched = state, watched
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, kind = func.name(), family(func.name())
-        if not kind or func.is_view:
+        name, kind, writes = _nature(func)
+        if not kind:
             return func(*args, **(kwargs or {}))
-        call = name, self.seen[name]
-        self.seen[name] += 1
-        operands = transport.tensors((*args, *(kwargs or {}).values()))
-        writes = func._schema.is_mutable
-        left_out = self._without is not None and self._without[0] == call
-        if left_out and writes:
-            return operands[0]
+        call = self._count(name)
+        if self._watched is not None and call not in self._watched:
+            return func(*args, **(kwargs or {}))
+        operands = _operands(args, kwargs)
         before: Sequence[torch.Tensor] = [operands[0].clone()] if writes and operands else operands
         result = func(*args, **(kwargs or {}))
-        if left_out:
-            given = self._without[1] if self._without else 0
-            return torch.full_like(result, given) if isinstance(given, bool) else operands[given].clone()
         if kind in _COMPARING:
             plain = (one for one in args[1:] if isinstance(one, int | float) and not isinstance(one, bool))
             self.numbers.update(dict.fromkeys(float(one) for one in plain if one != seldom.NO_LABEL))
@@ -98,6 +105,29 @@ class Idle(OperatorMode):
 
     def _is_of_state(self, operands: Iterable[torch.Tensor]) -> bool:
         return all(one.untyped_storage().data_ptr() in self._state for one in operands)
+
+
+class Without(_Counting):
+    """Leaves one call out; what is `given` goes on instead."""
+
+    def __init__(self, call: Call, given: Given) -> None:
+        super().__init__()
+        self._call, self._given = call, given
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kind, writes = _nature(func)
+        if not kind or self._count(name) != self._call:
+            return func(*args, **(kwargs or {}))
+        operands = _operands(args, kwargs)
+        if writes:
+            return operands[0]
+        if isinstance(self._given, bool):
+            return torch.full_like(func(*args, **(kwargs or {})), self._given)
+        return operands[self._given].clone()
+
+
+def _operands(args: Any, kwargs: Any) -> Sequence[torch.Tensor]:
+    return transport.tensors((*args, *(kwargs or {}).values()))
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -121,13 +151,20 @@ class Left:
 
 class Search:
     """For inputs on which a reference does what it does on none that are planned. `forward`: of the reference; `path`:
-    the file of its source, `numbers` those that it decides by. `state`: its parameters and buffers."""
+    the file of its source, `numbers` those that it decides by. `state`: its parameters and buffers. `independent`: the
+    inputs whose numbers are drawn one by one."""
 
     def __init__(
-        self, forward: Forward, path: str = "", numbers: Sequence[float] = (), state: Iterable[torch.Tensor] = ()
+        self,
+        forward: Forward,
+        path: str = "",
+        numbers: Sequence[float] = (),
+        state: Iterable[torch.Tensor] = (),
+        independent: Collection[int] = (),
     ) -> None:
         self._forward, self._path, self._numbers = forward, path, tuple(numbers)
         self._state = {one.untyped_storage().data_ptr() for one in state}
+        self._independent = independent
         self._begun = time.process_time()
 
     def waking(
@@ -141,7 +178,8 @@ class Search:
                 break
             left = left.without(*self._done(one, left))
         self._begun, found = time.process_time(), dict[str, Any]()
-        for one in _moves(drawn, (*numbers, *self._numbers), seed, draws):
+        decided = tuple(dict.fromkeys((*numbers, *self._numbers)))
+        for one in filter(partial(_is_other, drawn), _moves(drawn, decided, seed, draws, self._independent)):
             if not left or len(found) == most or self._spent(SEARCH_S):
                 break
             calls, ways = self._done(one, left)
@@ -165,7 +203,7 @@ class Search:
 
     def _done(self, other: Any, left: Left) -> tuple[list[Call], set[Way]]:
         """Which of these calls are made on the other inputs, and not idle there, and which of the ways are taken."""
-        with Idle() as mode, Ways(self._path) as ways:
+        with Idle(watched=left.calls) as mode, Ways(self._path if left.ways else "") as ways:
             output = self._forward(other)
         if output is None or not trees.is_finite(output):
             return [], set()
@@ -175,14 +213,16 @@ class Search:
     def _shows(self, drawn: Any, call: Call, given: Given) -> bool:
         """Whether the output is another one without the call."""
         expected = self._forward(drawn)
-        with Idle(without=(call, given)):
+        with Without(call, given):
             other = self._forward(drawn)
         if expected is None or other is None:  # without it there is no output at all
             return expected is not None
         return trees.shape_of(other) != trees.shape_of(expected) or not sampled.are_equal(expected, other)
 
 
-def _moves(drawn: Any, numbers: Sequence[float], seed: int, draws: Iterable[Any]) -> Iterator[Any]:
+def _moves(
+    drawn: Any, numbers: Sequence[float], seed: int, draws: Iterable[Any], independent: Collection[int]
+) -> Iterator[Any]:
     """Other inputs of the same form: nearest to what is drawn first, many draws last."""
     generator = torch.Generator().manual_seed(seed)
     places = range(len(transport.tensors(drawn)))
@@ -196,7 +236,8 @@ def _moves(drawn: Any, numbers: Sequence[float], seed: int, draws: Iterable[Any]
         yield _at(drawn, (index,), seldom.is_mask, torch.zeros_like)
     for index, number in itertools.product(places, numbers):
         meet = partial(_meeting, number=number, share=SHARES[0], generator=generator)
-        yield _at(drawn, (index,), _is_loose, meet)
+        suits = seldom.is_whole if index in independent else _is_loose
+        yield _at(drawn, (index,), suits, meet)
     changes: tuple[Change, ...] = (_constant, _mostly_constant, _bare, _paired, _rising, _falling)
     for index, change in itertools.product(places, changes):
         yield _at(drawn, (index,), _is_loose, change)
@@ -210,6 +251,15 @@ def _moves(drawn: Any, numbers: Sequence[float], seed: int, draws: Iterable[Any]
     for sign in (1, -1):
         yield _at(drawn, places, _is_measured, partial(_of_sign, sign=sign))
     yield from draws
+
+
+def _is_other(drawn: Any, one: Any) -> bool:
+    pairs = zip(steady.leaves(drawn), steady.leaves(one), strict=False)
+    return any(
+        not _is_same(own, other) if isinstance(own, torch.Tensor) else own != other
+        for own, other in pairs
+        if own is not other
+    )
 
 
 def _at(drawn: Any, places: Iterable[int], suits: Callable[[torch.Tensor], bool], change: Change) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from dice.verify.execution import changes, evidence, gathered, idle, inputs, pairs, running, seldom
+from dice.verify.execution import changes, evidence, gathered, idle, inputs, pairs, running, seldom, steady
 from dice.verify.execution.copying import copied
 from dice.verify.ipc.messages import OWN_NUMBERS, Step
 from dice.verify.ipc.out_of_memory import note as note_shortage
@@ -340,7 +340,9 @@ def _woken(reference: Reference, secret: int, first: Any, steps: Sequence[Step])
     planned = (inputs.vary(first, step, derive(secret, step.name)) for step in steps if not step.mixes)
     draws = (subject.draw(derive(secret, f"draw {number}")) for number in itertools.count())
     decided = (*subject.numbers, *_numbers_of(model))
-    search = idle.Search(forward, subject.path, decided, trees.tensors_of(model))
+    leaves = (place for place, leaf in enumerate(steady.leaves(first)) if isinstance(leaf, torch.Tensor))
+    independent = [index for index, place in enumerate(leaves) if place in subject.ranges]
+    search = idle.Search(forward, subject.path, decided, trees.tensors_of(model), independent)
     return search.waking(first, planned, draws, seed, idle.MOST_WOKEN if reference.cheap else FEW_WOKEN)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from dice.verify.execution import idle
+from dice.verify.execution import branches, idle
 
 Made = Callable[[], list[torch.Tensor]]
 
@@ -78,6 +79,38 @@ def test_inputs_are_found_on_which_an_idle_operator_does_something(compute: Call
     assert len(found) <= idle.MOST_WOKEN and all(family.startswith(idle.WOKEN) for family in found)
     for inputs in found.values():
         assert bool(compute(*(one.clone() for one in inputs)).isfinite().all())
+
+
+BRANCHING = """
+import torch
+END, TAU = 7777, 0.5
+
+def forward(ids, scale, width):
+    total = torch.zeros(len(ids))
+    for row, codes in enumerate(ids.tolist()):
+        for code in codes:
+            if code == END:
+                break
+            total[row] += code % 13
+    if scale == TAU:
+        return total.neg()
+    return total * scale if width < 1000 else total
+"""
+
+
+def test_inputs_are_found_for_ways_that_python_did_not_take(tmp_path: Path) -> None:
+    path = tmp_path / "problem.py"
+    path.write_text(BRANCHING)
+    names: dict[str, Any] = {}
+    exec(compile(BRANCHING, str(path), "exec"), names)
+
+    def make() -> list[Any]:
+        return [torch.randint(0, 20_000, (4, 12)), 2.0, 8]
+
+    search = idle.Search(lambda drawn: names["forward"](*drawn), str(path), branches.numbers(BRANCHING), (), (0,))
+    found = search.waking(make(), [], (make() for _ in itertools.count()), seed=5).values()
+    assert any(bool((ids == 7777).any()) for ids, _, _ in found)
+    assert any(scale == 0.5 for _, scale, _ in found) and any(width >= 1000 for _, _, width in found)
 
 
 def test_nothing_is_looked_for_where_every_operator_does_something() -> None:

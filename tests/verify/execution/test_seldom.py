@@ -148,6 +148,43 @@ def test_codes_are_all_the_greatest() -> None:
     assert bool((found == codes.max()).all()) and torch.equal(same, measured) and len(permuted.unique()) == 40
 
 
+def test_one_member_alone_and_rows_of_different_and_of_nested_codes() -> None:
+    codes = torch.randint(0, 40, (6, 30))
+    (alone,) = vary([codes], Step("", seldom.SINGLE))
+    assert int((alone == alone.max()).sum()) == 1 and int(alone.max()) == int(codes.max())
+    (distinct,) = vary([codes], Step("", seldom.DISTINCT_ROWS))
+    assert all(len(row.unique()) == 30 for row in distinct) and int(distinct.max()) < 40
+    (nested,) = vary([codes], Step("", seldom.NESTED))
+    assert bool((nested[0].diff() >= 0).all()) and bool((nested[1].diff() <= 0).all())
+    in_order = codes.sort(-1).values
+    for family in (seldom.DISTINCT_ROWS, seldom.NESTED):
+        assert torch.equal(vary([in_order], Step("", family))[0], in_order)
+
+
+def test_floats_that_count_are_level_and_empty_too() -> None:
+    counts = torch.randint(1, 60, (12, 20)).float()
+    for family in (seldom.LEVEL, seldom.EMPTY):
+        (found,) = vary([counts], Step("", family))
+        assert any(len(row.unique()) == 1 for row in found) and bool((found == found.round()).all())
+        assert float(found.min()) >= 1 and float(found.max()) <= 59
+
+
+def test_a_graph_is_one_path_however_it_is_written() -> None:
+    one, other = torch.randint(0, 40, (2, 150))
+    for ends in (
+        vary([one, other], Step("", changes.CHAINED)),
+        vary([torch.stack((one, other))], Step("", "chained"))[0],
+    ):
+        assert len(set(zip(*(side.tolist() for side in ends), strict=True))) == max(one.max(), other.max())
+    (table,) = vary([torch.randint(0, 80, (80, 3))], Step("", changes.CHAINED))
+    node, met = 0, set()
+    while node not in met:
+        met.add(node)
+        assert len(table[node].unique()) == 1
+        node = int(table[node, 0])
+    assert len(met) == 80
+
+
 def test_the_second_of_two_rows_comes_later() -> None:
     one, other = torch.randn(3, 16), torch.randn(3, 16)
     first, late = vary([one, other], Step("", pairs.DELAYED))
