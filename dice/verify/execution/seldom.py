@@ -276,8 +276,9 @@ def near_one(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def path(ends: torch.Tensor) -> torch.Tensor:
-    """Edges, as two rows or two columns of nodes, that are one path through all nodes, and that again. No edge stands
-    near the one that goes on from it, so that who takes them in turn gets along no faster. Anything else as it is."""
+    """Edges, as two rows or two columns of nodes, that are one path through all nodes, and one of them again and again.
+    No edge stands near the one that goes on from it, so that who takes them in turn gets along no faster. Anything else
+    as it is."""
     if not is_coded(ends) or ends.dim() != 2 or 2 not in ends.shape:
         return ends
     nodes, edges = int(ends.max()) + 1, ends.numel() // 2
@@ -286,7 +287,7 @@ def path(ends: torch.Tensor) -> torch.Tensor:
     order = (torch.arange(nodes, device=ends.device) * _stride(nodes)) % nodes
     number = torch.arange(nodes - 1, device=ends.device)
     number[(number * _stride(nodes - 1)) % (nodes - 1)] = number.clone()
-    number = number[torch.arange(edges, device=ends.device) % (nodes - 1)]
+    number = number[torch.arange(edges, device=ends.device).clamp_(max=nodes - 2)]
     found = torch.stack((order[number], order[number + 1])).to(ends.dtype)
     return found if ends.shape[0] == 2 else found.T.contiguous()
 
