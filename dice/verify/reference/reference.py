@@ -136,19 +136,16 @@ class Reference:
         measured = sum(map(inputs.is_free, transport.tensors(drawn)))
         more = (amplified, varied, (*inputs.beyond_sentinels(census.work.calls, measured), *decisive))
         rare = inputs.rare(drawn, cheap) if cheap or second is not None else ()
-        if second is not None and trees.elements(drawn) <= workload.AT_HAND:
-            found = _gathered(self.subject, secret, first, gathered.MOST_GATHERED if cheap else FEW_GATHERED)
-            self._ahead |= {derive(secret, f"extra {family}"): one for family, one in found.items()}
-            rare = (*rare, *found)
         is_stretched = self.stretched_state is not None
         planned = functools.partial(
             inputs.plan, trials, seed, *more, fresh=fresh is not None, stretched=is_stretched, cheap=cheap
         )
         if second is None or trees.elements(drawn) > workload.AT_HAND:
             return planned(rare=rare)
-        woken = _woken(self, secret, first, planned(rare=rare))
-        self._ahead |= {derive(secret, f"extra {family}"): one for family, one in woken.items()}
-        return planned(rare=(*rare, *woken))
+        found = _gathered(self.subject, secret, first, gathered.MOST_GATHERED if cheap else FEW_GATHERED)
+        found |= _woken(self, secret, first, planned(rare=rare))
+        self._ahead |= {derive(secret, f"extra {family}"): one for family, one in found.items()}
+        return planned(rare=(*rare, *found))
 
     def _state(self, step: Step, loadable: bool) -> State | None:
         """The parameters that a step is for; None for the model's own."""
@@ -267,7 +264,7 @@ class Reference:
         """The output in float64 where it is to be believed; how far other inputs move each tensor of the output; and
         how far roundings do, where the inputs are zeros in place of the `usual` ones, far from zero, or alike."""
         if family == "zeros":
-            return exact, (), self._moved(model, inputs.nudge(base, self.device.place(usual)), output, seed)
+            return exact, (), _moved(self, model, inputs.nudge(base, self.device.place(usual)), output, seed)
         if family in inputs.AWAY_FROM_ZERO:
             return exact, (), input_rounding.roundings(output, input_rounding.FAR_ROUNDING)
         with unchanged(model):
@@ -294,15 +291,16 @@ class Reference:
         if self._careful:
             return ()
         running.seed_everything(seed)
-        return self._moved(model, inputs.disturb(drawn), output, seed)
+        return _moved(self, model, inputs.disturb(drawn), output, seed)
 
-    def _moved(self, model: Any, drawn: Any, output: Any, seed: int) -> tuple[float | None, ...]:
-        """How far (rms) each tensor of the output is from that of other inputs; nothing where they do not suit."""
-        with unchanged(model), contextlib.suppress(ReferenceFailed):
-            other = self.forward(model, drawn, seed)
-            pairs = zip(transport.tensors(output), transport.tensors(other), strict=False)
-            return tuple(compare.rms_difference(*pair) for pair in pairs)
-        return ()
+
+def _moved(reference: Reference, model: Any, drawn: Any, output: Any, seed: int) -> tuple[float | None, ...]:
+    """How far (rms) each tensor of the output is from that of other inputs; nothing where they do not suit."""
+    with unchanged(model), contextlib.suppress(ReferenceFailed):
+        other = reference.forward(model, drawn, seed)
+        pairs = zip(transport.tensors(output), transport.tensors(other), strict=False)
+        return tuple(compare.rms_difference(*pair) for pair in pairs)
+    return ()
 
 
 def _kernelbench_trial(reference: Reference, step: Step) -> Trial:
