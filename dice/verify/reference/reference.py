@@ -39,6 +39,7 @@ from dice.verify.tensors import compare, transport, trees
 
 FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second set of parameters
 FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more than they tell
+MOST_SEARCHED = 1 << 26  # of `operator_cost.estimated`: some hundredths of a second of a processor
 FEW_WOKEN, MOST_KEPT = 2, 8  # of them, where trials are not cheap; of numbers that a model keeps
 FEW_GATHERED = 2  # families of them, where trials are not cheap
 LOOKED_AT = 24  # draws, where no input holds whole numbers
@@ -332,6 +333,8 @@ def _gathered(subject: Subject, secret: int, first: Any, most: int) -> dict[str,
 def _woken(reference: Reference, secret: int, first: Any, steps: Sequence[Step]) -> dict[str, Any]:
     """Inputs on which operators do something that are idle in all these steps, by their family. Looked for on the host:
     a place outside a table would end a GPU's context."""
+    if reference.cost > MOST_SEARCHED:
+        return {}
     subject, seed = reference.subject, derive(secret, "idle")
     model = reference.model if reference.device.emulated else copied(reference.model).cpu()
     forward = functools.partial(_on_host, reference, model, seed)
