@@ -178,7 +178,10 @@ class Reference:
             draws = [self.subject.draw(derive(secret, name)) for name in step.mixes]
             drawn = inputs.mixed(step, seed, draws) if draws else self._ahead.pop(seed, None) or self.subject.draw(seed)
             model, exact_model = self._models(step, loadable)
-            run = functools.partial(self.run, model, exact_model, drawn, derive(secret, f"{step.name} forward"), step)
+            seed = derive(secret, f"{step.name} forward")
+            if must_suit and _ends_context(self, model, drawn, step, seed):
+                return None
+            run = functools.partial(self.run, model, exact_model, drawn, seed, step)
             trial = _without_trace([model, exact_model], functools.partial(run, must_suit=must_suit))
             return replace(trial, state=self._state(step, loadable)) if trial is not None else None
         except ReferenceFailed:
@@ -351,6 +354,27 @@ def _numbers_of(model: Any) -> list[float]:
     """That a model keeps as attributes, such as the code of an end."""
     kept = (one for name, one in vars(model).items() if not name.startswith("_") and name != "training")
     return [float(one) for one in kept if isinstance(one, int | float) and not isinstance(one, bool)][:MOST_KEPT]
+
+
+def _ends_context(reference: Reference, model: Any, drawn: Any, step: Step, seed: int) -> bool:
+    """Whether a step has whole numbers beyond those that are drawn, which the reference does not bear on the host
+    either: a place outside a table would end a GPU's context."""
+    if reference.device.emulated or trees.elements(drawn) > workload.AT_HAND:
+        return False
+    varied = inputs.vary(drawn, step, seed)
+    if not beyond_drawn(varied, drawn):
+        return False
+    return _on_host(reference, copied(model).cpu(), seed, varied) is None
+
+
+def beyond_drawn(varied: Any, drawn: Any) -> bool:
+    """Whether whole numbers are less than the least, or more than the greatest, of those that are drawn there."""
+    for one, own in zip(transport.tensors(varied), transport.tensors(drawn), strict=True):
+        if one is not own and seldom.is_integer(own) and own.numel():
+            (least, greatest), (low, high) = one.aminmax(), own.aminmax()
+            if bool(least < low) or bool(greatest > high):
+                return True
+    return False
 
 
 def _on_host(reference: Reference, model: Any, seed: int, drawn: Any) -> Any:
