@@ -233,7 +233,7 @@ def _moves(
         if isinstance(leaf, int | float) or (isinstance(leaf, torch.Tensor) and leaf.numel() == 1):
             yield from (_numbered(drawn, place, number) for number in near)
     for index in places:
-        yield _at(drawn, (index,), seldom.is_mask, torch.zeros_like)
+        yield _at(drawn, (index,), _is_loose_mask, torch.zeros_like)
     for index, number in itertools.product(places, numbers):
         meet = partial(_meeting, number=number, share=SHARES[0], generator=generator)
         suits = seldom.is_whole if index in independent else _is_loose
@@ -303,6 +303,10 @@ def _is_loose(tensor: torch.Tensor) -> bool:
         return not is_formed(tensor)
     counts = tensor.is_floating_point() and is_counted(tensor) and not steady.is_distinct(tensor)
     return (counts or seldom.is_coded(tensor)) and not seldom.is_in_order(tensor)
+
+
+def _is_loose_mask(tensor: torch.Tensor) -> bool:
+    return seldom.is_mask(tensor) and not seldom.is_one_hot(tensor)
 
 
 def _scaled(tensor: torch.Tensor, scale: float) -> torch.Tensor:

@@ -442,7 +442,7 @@ def unusable(tensor: torch.Tensor) -> str:
 
 
 def is_free(tensor: torch.Tensor) -> bool:
-    """Whether the values look like measurements, not like labels, masks or distributions."""
+    """Whether the values look like measurements, not like labels, masks, distributions or unit vectors."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     if not tensor.is_floating_point() or tensor.numel() < 2 or tensor.dtype.itemsize < 2:
@@ -452,8 +452,9 @@ def is_free(tensor: torch.Tensor) -> bool:
     if bool((sample == sample.round()).all()):
         return False
     rows = tensor.reshape(-1, tensor.shape[-1])
-    sums = rows[:: max(1, len(rows) * rows.shape[1] // SAMPLE)].float().sum(dim=-1)
-    return rows.shape[1] < 2 or bool(((sums - 1).abs() > 1e-3).any())
+    some = rows[:: max(1, len(rows) * rows.shape[1] // SAMPLE)].float()
+    ones = ((found - 1).abs() < 1e-3 for found in (some.sum(dim=-1), some.norm(dim=-1)))
+    return rows.shape[1] < 2 or not any(map(bool, (one.all() for one in ones)))
 
 
 def is_share(tensor: torch.Tensor) -> bool:

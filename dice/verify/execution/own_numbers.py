@@ -38,7 +38,9 @@ def in_measured(tensor: torch.Tensor, numbers: Sequence[float], generator: torch
 def in_coded(tensor: torch.Tensor, numbers: Sequence[float], generator: torch.Generator) -> torch.Tensor:
     """Whole numbers of which some are numbers between the least and the most of them, each once where all are different
     by chance. Not where they are a permutation, or in order."""
-    if not seldom.is_whole(tensor) or is_formed(tensor[tensor != 0]):
+    if not seldom.is_whole(tensor) or seldom.is_in_order(tensor) or seldom.is_bound(tensor):
+        return tensor
+    if is_formed(tensor[tensor != 0]):
         return tensor
     least, most = (int(end) for end in tensor.aminmax())
     distinct = is_distinct(tensor)

@@ -180,11 +180,23 @@ def is_integer(tensor: torch.Tensor) -> bool:
 
 
 def is_coded(tensor: torch.Tensor) -> bool:
-    """Whether it holds whole numbers of which some come again: codes, groups, places; no permutation, no offsets."""
-    if not is_whole(tensor):
+    """Whether it holds whole numbers of which some come again: codes, groups, places; no permutations, no offsets, no
+    trees."""
+    if not is_whole(tensor) or is_bound(tensor):
         return False
     values: torch.Tensor = torch.unique(tensor)
     return 1 < len(values) <= DISTINCT * tensor.numel() and int(values[0]) >= 0 and int(values[-1]) > 1
+
+
+def is_bound(tensor: torch.Tensor) -> bool:
+    """Whether whole numbers are bound to each other: rows that are one row in other orders, as permutations are, or
+    places none of which lies behind its own, as the parents of a tree's nodes do."""
+    if not tensor.dim() or tensor.shape[-1] < FEW or is_in_order(tensor):
+        return False
+    ordered = tensor.reshape(-1, tensor.shape[-1]).sort(-1).values
+    if len(ordered) > 1 and bool((ordered == ordered[:1]).all()):
+        return True
+    return bool((tensor <= torch.arange(tensor.shape[-1], device=tensor.device)).all())
 
 
 def _is_ids(tensor: torch.Tensor) -> bool:
@@ -234,7 +246,7 @@ def hollow(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.dim() or tensor.numel() < 2 or (tensor.dtype.itemsize < 2 and tensor.is_floating_point()):
         return tensor
     first = 1 if tensor.numel() > tensor.shape[-1] else 0
-    if is_mask(tensor):
+    if is_mask(tensor) and not is_one_hot(tensor):
         rows = _rows(tensor)
         rows[first::EVERY], rows[first + 1 :: EVERY] = 0, 1
         return rows.reshape(tensor.shape)
@@ -326,6 +338,12 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_mask(tensor: torch.Tensor) -> bool:
     return tensor.dtype == torch.bool or bool(((tensor == 0) | (tensor == 1)).all())
+
+
+def is_one_hot(tensor: torch.Tensor) -> bool:
+    """Whether each row of a mask has a single place."""
+    several = tensor.dim() > 1 and tensor.shape[-1] > 2 and tensor.numel() > tensor.shape[-1]
+    return several and bool(((tensor != 0).sum(-1) == 1).all())
 
 
 def _is_distribution(tensor: torch.Tensor) -> bool:

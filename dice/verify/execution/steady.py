@@ -21,19 +21,22 @@ inputs that every draw makes a copy of an earlier one.
 | `brimming ...` | whole numbers drawn from a range, if few, or of which sums overflow 32 bits | the highest |
 | `at both ends ...` | few whole numbers drawn from a range | the least or the greatest, in some rows the least alone |
 | `crowded ...` | whole numbers drawn one by one from a range, by chance all different | few of them, with both ends |
+| `both ...` | two of these, neither of which shows alone what they do together | each of its kind |
 | `halved` | an argument of the constructor that is no whole number | half of it |
 """
 
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from dice.verify.execution import seldom
 from dice.verify.execution.dispatch import OperatorMode
-from dice.verify.ipc.messages import CROWDED, NEGATED, TEXT
+from dice.verify.ipc.messages import BOTH, CROWDED, NEGATED, TEXT
 from dice.verify.tensors import transport
 
 CLEARED = 0.25  # of what is set in a mask
@@ -186,6 +189,10 @@ def replaced(value: Any, place: int, kind: str, seed: int) -> Any:
         for own, low, high in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
             value = replaced(value, own, f"{BRIMMING}{low} {high}", seed + own)
         return value
+    if kind.startswith(BOTH):
+        for number, (own, one) in enumerate(json.loads(kind.removeprefix(BOTH))):
+            value = replaced(value, own, one, seed + number)
+        return value
     generator = torch.Generator().manual_seed(seed)
     count = iter(range(1 << 30))
 
@@ -239,7 +246,7 @@ _WHOLE: dict[str, Callable[[int], int]] = {
 def _is_varying_mask(leaf: Any) -> bool:
     if not isinstance(leaf, torch.Tensor) or _is_whole(leaf) or _is_narrow(leaf):
         return False
-    return bool(leaf.numel()) and _is_filled_mask(leaf)
+    return bool(leaf.numel()) and _is_filled_mask(leaf) and not seldom.is_one_hot(leaf)
 
 
 def _is_narrow(leaf: torch.Tensor) -> bool:

@@ -7,6 +7,7 @@ be found in one place.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ ARGUMENTS, OTHER_ARGUMENTS = "init", "other init"  # their names in it: those th
 FEW = "a few of another draw"  # the family of a step whose draw is the first that it mixes, but for a few elements
 TEXT, NEGATED = "text ", "negated"  # kinds of steps: another text, which follows, and the other truth value
 OWN_NUMBERS = "with numbers of its own: "  # begins the family of a step for one candidate, before the numbers
+BOTH = "both "  # begins the kind of a step that gives two inputs other values, before their places and kinds, as JSON
 CROWDED = "crowded "  # begins the kind of a step whose indices are few, between the two that it names
 
 # ---- both ways ----------------------------------------------------------------------------------------------------
@@ -56,7 +58,10 @@ class Step:
     def asks_for_other_mode(self) -> bool:
         """Whether it gives another text or truth value than every draw: what is to be computed may then be another
         thing altogether."""
-        return self.kind.startswith(TEXT) or self.kind == NEGATED
+        kinds = [self.kind]
+        if self.kind.startswith(BOTH):
+            kinds = [kind for _, kind in json.loads(self.kind.removeprefix(BOTH))]
+        return any(kind.startswith(TEXT) or kind == NEGATED for kind in kinds)
 
     @property
     def own(self) -> tuple[float, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +13,7 @@ import torch
 
 from dice.verify.execution import evidence, gathered, inputs, running, seldom, steady
 from dice.verify.execution.dispatch import OperatorMode
-from dice.verify.ipc.messages import CROWDED, Step
+from dice.verify.ipc.messages import BOTH, CROWDED, Step
 from dice.verify.ipc.operator_counts import family
 from dice.verify.reference import workload
 from dice.verify.reference.subject import Subject
@@ -33,7 +35,8 @@ _CLAMPS = "relu"  # the family that they are of
 # Losses of labels, which are their second argument; their fifth is the label that does not count.
 _LABELS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d"})
 SHORT = 2  # bytes of a whole number
-MAX_VARIED = 16  # other values of inputs that all draws leave alike, or of masks; each costs a trial
+MOST_TOGETHER, MOST_KINDS = 6, 3  # inputs of which two are given other values at once, and of how many kinds
+MAX_VARIED = 24  # other values of inputs that all draws leave alike, or of masks; each costs a trial
 
 
 def weak_inputs(
@@ -100,6 +103,9 @@ def react_otherwise(labels: Sequence[str], drawn: Any, varied: Sequence[tuple[in
     """The labels of `weak_inputs` without those of inputs that do matter, with other values than are drawn."""
     tensors = [place for place, leaf in enumerate(steady.leaves(drawn)) if isinstance(leaf, torch.Tensor)]
     places = {place for place, _ in varied}
+    for _, kind in varied:
+        both = json.loads(kind.removeprefix(BOTH)) if kind.startswith(BOTH) else []
+        places.update(place for place, _ in both)
     return [label for label in labels if tensors[int(label.rpartition(":")[2])] not in places]
 
 
@@ -119,35 +125,76 @@ def steady_inputs(
         for kinds in steady.kinds(leaves[place], subject.words):
             kind = next((kind for kind in kinds if _matters(forward, drawn, expected, place, kind, seed)), "")
             found += [(place, kind)] if kind else []
+    if trees.elements(drawn) <= workload.AT_HAND:
+        found += _together(forward, drawn, steady.steady(drawn, again)[:MOST_TOGETHER], subject.words, seed)
     for place in steady.copies(drawn, again):
         kind = steady.SHUFFLED
         found += [(place, kind)] if _matters(forward, drawn, expected, place, kind, seed) else []
     for place in steady.rising(drawn, again):
         if _matters(forward, drawn, expected, place, steady.REPEATED, seed) and _tells_equal_ones(forward, drawn):
             found.append((place, steady.REPEATED))
+    return (found + _ranged(forward, drawn, expected, subject, seed))[:MAX_VARIED]
+
+
+def _ranged(forward: Forward, drawn: Any, expected: Any, subject: Subject, seed: int) -> list[tuple[int, str]]:
+    """Of whole numbers that are drawn from ranges the places and kinds of others that matter: the greatest, where sums
+    of them overflow or there are few, the ends, one input's at one end and another's at the other, and few of many."""
+    leaves, ranges = list(steady.leaves(drawn)), subject.ranges
     most = torch.iinfo(torch.int32).max
-    if all(leaves[place].dtype.itemsize <= SHORT for place in subject.ranges):
+    if all(leaves[place].dtype.itemsize <= SHORT for place in ranges):
         most = torch.iinfo(torch.int16).max  # who adds them up in twice their bits
-    if len(subject.ranges) > 1:
-        together = math.prod(high for _, high in subject.ranges.values())
-        is_over = together * max(leaves[place].numel() for place in subject.ranges) > most
-        ends = " ".join(f"{place} {low} {high}" for place, (low, high) in subject.ranges.items())
-        place, kind = min(subject.ranges), f"{steady.ALL_BRIMMING}{ends}"
-        found += [(place, kind)] if is_over and _matters(forward, drawn, expected, place, kind, seed) else []
-    few = trees.elements(drawn) <= workload.AT_HAND  # another trial costs next to nothing
-    for place, (low, high) in subject.ranges.items():
-        brim = f"{steady.BRIMMING}{low} {high}"
+    tried: list[tuple[int, str]] = []
+    if len(ranges) > 1:
+        together = math.prod(high for _, high in ranges.values())
+        is_over = together * max(leaves[place].numel() for place in ranges) > most
+        ends = " ".join(f"{place} {low} {high}" for place, (low, high) in ranges.items())
+        tried += [(min(ranges), f"{steady.ALL_BRIMMING}{ends}")] if is_over else []
+    told = bool(ranges) and _tells_equal_ones(forward, drawn)
+    few = told and trees.elements(drawn) <= workload.AT_HAND  # another trial costs next to nothing
+    for place, (low, high) in ranges.items():
         overflows = leaves[place].numel() * high > most
-        is_told = overflows or (few and _tells_equal_ones(forward, drawn))
-        if is_told and _matters(forward, drawn, expected, place, brim, seed):
-            found.append((place, brim))
-        ends = f"{steady.ENDS}{low} {high}"
-        if is_told and few and _matters(forward, drawn, expected, place, ends, seed):
-            found.append((place, ends))
-        kind = f"{CROWDED}{low} {high}"
-        if steady.is_distinct(leaves[place]) and _matters(forward, drawn, expected, place, kind, seed):
-            found += [(place, kind)] if _tells_equal_ones(forward, drawn) else []
-    return found[:MAX_VARIED]
+        tried += [(place, f"{steady.BRIMMING}{low} {high}")] if overflows or few else []
+        tried += [(place, f"{steady.ENDS}{low} {high}")] if few else []
+        tried += [(place, f"{CROWDED}{low} {high}")] if told and steady.is_distinct(leaves[place]) else []
+    for (one, (low, high)), (other, (least, _)) in itertools.permutations(ranges.items(), 2) if few else ():
+        apart = [[one, f"{steady.BRIMMING}{low} {high}"], [other, f"{steady.BRIMMING}{least} {least + 1}"]]
+        tried.append((one, BOTH + json.dumps(apart)))
+    return [(place, kind) for place, kind in tried if _matters(forward, drawn, expected, place, kind, seed)]
+
+
+def _together(
+    forward: Forward, drawn: Any, places: Sequence[int], words: Sequence[str], seed: int
+) -> list[tuple[int, str]]:
+    """Of each two of these places other values of both, if there are any on which the output is neither what it is with
+    the one's alone nor with the other's: a rate of zero hides what it is a rate of, and a flag what it asks for."""
+    leaves, alone = list(steady.leaves(drawn)), dict[tuple[int, str], Any]()
+    for place in places:
+        for kind in [kind for kinds in steady.kinds(leaves[place], words) for kind in kinds][:MOST_KINDS]:
+            output = _output(forward, steady.replaced(drawn, place, kind, seed))
+            if output is not None:
+                alone[place, kind] = output
+    found = []
+    for one, other in itertools.combinations(places, 2):
+        pairs = itertools.product(*([key for key in alone if key[0] == place] for place in (one, other)))
+        for first, second in pairs:
+            both = f"{BOTH}{json.dumps([first, second])}"
+            output = _output(forward, steady.replaced(drawn, one, both, seed))
+            if output is not None and not any(_are_equal(alone[key], output) for key in (first, second)):
+                found.append((one, both))
+                break
+    return found
+
+
+def _output(forward: Forward, drawn: Any) -> Any:
+    """None where the reference does not bear these inputs."""
+    with contextlib.suppress(ReferenceFailed):
+        output = forward(drawn)
+        return output if trees.is_finite(output) else None
+    return None
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    return trees.shape_of(one) == trees.shape_of(other) and sampled.are_equal(one, other)
 
 
 class _Asked(OperatorMode):

@@ -6,8 +6,8 @@ import torch
 
 from dice.verify.execution import changes, pairs, seldom
 from dice.verify.execution.inputs import vary
-from dice.verify.execution.steady import BRIMMING, replaced
-from dice.verify.ipc.messages import Step
+from dice.verify.execution.steady import BRIMMING, replaced, steady
+from dice.verify.ipc.messages import BOTH, OWN_NUMBERS, Step
 
 FLOATS = torch.randn(9, 12, generator=torch.Generator().manual_seed(1))
 
@@ -233,3 +233,28 @@ def test_near_values_have_the_upper_bits_and_the_sums_of_others() -> None:
     moved = changes.near(numbers)
     assert int((moved != numbers).sum()) == 2 and int(moved.sum()) == int(numbers.sum())
     assert int(moved.min()) >= 0 and int(moved.max()) <= 8
+
+
+def test_what_has_a_form_keeps_it() -> None:
+    """Permutations, trees, one-hot rows, unit vectors and sorted keys: a kernel may rely on them."""
+    permutations = torch.stack([torch.randperm(12) for _ in range(30)])
+    parents = (torch.rand(6, 40) * torch.arange(40)).long()
+    one_hot = torch.eye(9)[torch.randint(0, 9, (30,))]
+    units = torch.nn.functional.normalize(torch.randn(30, 8), dim=1)
+    keys = torch.randint(0, 50, (6, 40)).sort(1).values
+    kept = [permutations, parents, one_hot, units]
+    families = (*seldom.FAMILIES, "centred", "large", "ties", changes.CHAINED, f"{OWN_NUMBERS}3 7")
+    for family in families:
+        for one, own in zip(vary(kept, Step("", family), seed=3), kept, strict=True):
+            assert torch.equal(one, own), family
+    (same,) = vary([keys], Step("", f"{OWN_NUMBERS}3 7"))
+    assert torch.equal(same, keys) and not steady(kept, kept[::-1])
+
+
+def test_two_inputs_change_together() -> None:
+    drawn = [torch.zeros(4, 6), 0.0, False]
+    kind = f'{BOTH}[[1, "moved"], [2, "negated"]]'
+    same, rate, flag = replaced(drawn, 1, kind, seed=3)
+    assert torch.equal(same, drawn[0]) and rate > 0 and flag is True
+    assert Step("", "", kind=kind).asks_for_other_mode
+    assert not Step("", "", kind=f'{BOTH}[[0, "moved"], [1, "moved"]]').asks_for_other_mode

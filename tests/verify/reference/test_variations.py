@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dice.verify.execution import seldom
+from dice.verify.ipc.messages import BOTH
 from dice.verify.reference.judge import judge
 from tests.verify.reference.conftest import GIVEN, SECRET, Make, draw
 
@@ -74,3 +75,14 @@ def test_counts_in_a_list_go_down_to_one(make: Make) -> None:
     assert seldom.from_one_on(drawn).tolist() == [13, 1, 25, 1]
     assert seldom.from_one_on(drawn.sort().values).tolist() == [1, 1, 13, 64]  # which may be the ends of groups
     assert torch.equal(seldom.from_one_on(drawn - 16), drawn - 16)
+
+
+def test_what_shows_with_another_input_alone_is_tried_with_it(make: Make) -> None:
+    """A buffer of zeros, and its rate of zero."""
+    forward = "return x + inputs[2] * inputs[1] if not inputs[3] else x"
+    reference = make(texts.problem(forward, "[torch.rand(batch_size, 40), torch.zeros(40), 0.0, False]"))
+    steps = [step for step in reference.plan(SECRET, 3) if step.kind.startswith(BOTH)]
+    assert [step.kind for step in steps] == [f'{BOTH}[[1, "set"], [2, "moved"]]']
+    trial = draw(reference, steps[0])
+    assert not judge(reference, trial, trial.inputs[0].clone()).equal and judge(reference, trial, trial.expected).equal
+    assert not reference.labels
