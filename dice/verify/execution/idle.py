@@ -173,10 +173,14 @@ class Search:
         """At most so many inputs by their family, on which something is done that is not done on what is `drawn`, nor
         on all that is `planned`. `draws`: of the problem's own, drawn one by one."""
         left, numbers = self._nothing(drawn)
+        before: tuple[set[Call], set[Way]] = set(), set()  # done once: a trial may yet be left out
         for one in planned:
             if not left or self._spent(PLANNED_S):
                 break
-            left = left.without(*self._done(one, left))
+            calls, ways = self._done(one, left)
+            left = left.without(before[0].intersection(calls), before[1] & ways)
+            before[0].update(calls)
+            before[1].update(ways)
         self._begun, found = time.process_time(), dict[str, Any]()
         decided = tuple(dict.fromkeys((*numbers, *self._numbers)))
         for one in filter(partial(_is_other, drawn), _moves(drawn, decided, seed, draws, self._independent)):

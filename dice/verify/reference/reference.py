@@ -341,13 +341,20 @@ def _woken(reference: Reference, secret: int, first: Any, steps: Sequence[Step])
     subject, seed = reference.subject, derive(secret, "idle")
     model = reference.model if reference.device.emulated else copied(reference.model).cpu()
     forward = functools.partial(_on_host, reference, model, seed)
-    planned = (inputs.vary(first, step, derive(secret, step.name)) for step in steps if not step.mixes)
+    planned = (_drawn_for(reference, secret, step) for step in steps if not step.mixes)
     draws = (subject.draw(derive(secret, f"draw {number}")) for number in itertools.count())
     decided = (*subject.numbers, *_numbers_of(model))
     leaves = (place for place, leaf in enumerate(steady.leaves(first)) if isinstance(leaf, torch.Tensor))
     independent = [index for index, place in enumerate(leaves) if place in subject.ranges]
     search = idle.Search(forward, subject.path, decided, trees.tensors_of(model), independent)
     return search.waking(first, planned, draws, seed, idle.MOST_WOKEN if reference.cheap else FEW_WOKEN)
+
+
+def _drawn_for(reference: Reference, secret: int, step: Step) -> Any:
+    """The inputs of a step's trial, which is still to come: what is there by chance, is there by its own."""
+    seed = derive(secret, step.name)
+    drawn = reference._ahead.get(seed) or reference.subject.draw(seed)
+    return inputs.vary(drawn, step, derive(secret, f"{step.name} forward"))
 
 
 def _numbers_of(model: Any) -> list[float]:

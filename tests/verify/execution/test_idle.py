@@ -119,13 +119,15 @@ def test_nothing_is_looked_for_where_every_operator_does_something() -> None:
 
 def test_nor_where_a_planned_trial_shows_it() -> None:
     compute, drawn = lambda x: torch.relu(x) * 2, lambda: [torch.rand(4, 30)]
-    assert not woken(compute, drawn, planned=[[torch.randn(4, 30)]])
-    assert woken(compute, drawn)
+    assert not woken(compute, drawn, planned=[[torch.randn(4, 30)] for _ in range(2)])
+    assert woken(compute, drawn, planned=[[torch.randn(4, 30)]]), "a single one may be left out"
 
 
 def test_nor_where_the_output_would_stay() -> None:
     """A guard behind which nothing happens is nobody's loss."""
-    assert not woken(lambda x: x.clamp(-1e4, 1e4).clamp(-1e3, 1e3).clamp(-5, 5), floats, [[torch.randn(6, 30) * 1e3]])
+    assert not woken(
+        lambda x: x.clamp(-1e4, 1e4).clamp(-1e3, 1e3).clamp(-5, 5), floats, [[torch.randn(6, 30) * 1e3]] * 2
+    )
 
 
 def test_what_is_computed_of_parameters_alone_is_left() -> None:
