@@ -13,6 +13,7 @@ are used where the reference stays finite and leaving the operator out changes i
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
@@ -28,7 +29,7 @@ from dice.verify.execution.changes import is_formed
 from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.execution.gathered import is_counted
 from dice.verify.ipc.operator_counts import family
-from dice.verify.tensors import sampled, transport, trees
+from dice.verify.tensors import near, sampled, transport, trees
 
 WOKEN = "idle otherwise: "  # begins the family, before the operators that have something to do there
 MOST_WOKEN = 6  # families; each costs a trial
@@ -182,7 +183,7 @@ class Search:
             before[0].update(calls)
             before[1].update(ways)
         self._begun, found = time.process_time(), dict[str, Any]()
-        decided = tuple(dict.fromkeys((*numbers, *self._numbers)))
+        decided = tuple(filter(math.isfinite, dict.fromkeys((*numbers, *self._numbers))))
         for one in filter(partial(_is_other, drawn), _moves(drawn, decided, seed, draws, self._independent)):
             if not left or len(found) == most or self._spent(SEARCH_S):
                 break
@@ -230,12 +231,12 @@ def _moves(
     """Other inputs of the same form: nearest to what is drawn first, many draws last."""
     generator = torch.Generator().manual_seed(seed)
     places = range(len(transport.tensors(drawn)))
-    near = tuple(dict.fromkeys(other for one in (*numbers, *USUAL) for other in (one, one + 1, one - 1)))
+    close = tuple(dict.fromkeys(other for one in (*numbers, *USUAL) for other in (one, one + 1, one - 1)))
     for scale in SCALES:
         yield _at(drawn, places, _is_measured, partial(_scaled, scale=scale))
     for place, leaf in enumerate(steady.leaves(drawn)):
         if isinstance(leaf, int | float) or (isinstance(leaf, torch.Tensor) and leaf.numel() == 1):
-            yield from (_numbered(drawn, place, number) for number in near)
+            yield from (_numbered(drawn, place, number) for number in close)
     for index in places:
         yield _at(drawn, (index,), _is_loose_mask, torch.zeros_like)
     for index, number in itertools.product(places, numbers):
@@ -245,8 +246,8 @@ def _moves(
     changes: tuple[Change, ...] = (_constant, _mostly_constant, _bare, _paired, _rising, _falling)
     for index, change in itertools.product(places, changes):
         yield _at(drawn, (index,), _is_loose, change)
-    yield from (_at(drawn, places, _is_loose, partial(_among, numbers=near, generator=generator)) for _ in range(FEW))
-    for index, number in itertools.product(places, near[: 3 * len(numbers)]):
+    yield from (_at(drawn, places, _is_loose, partial(_among, numbers=close, generator=generator)) for _ in range(FEW))
+    for index, number in itertools.product(places, close[: 3 * len(numbers)]):
         for share in SHARES:
             yield _at(drawn, (index,), _is_loose, partial(_meeting, number=number, share=share, generator=generator))
         yield _at(drawn, (index,), _is_loose, partial(_largest_at, number=number, generator=generator))
@@ -260,7 +261,7 @@ def _moves(
 def _is_other(drawn: Any, one: Any) -> bool:
     pairs = zip(steady.leaves(drawn), steady.leaves(one), strict=False)
     return any(
-        not _is_same(own, other) if isinstance(own, torch.Tensor) else own != other
+        not near.same_values(own, other) if isinstance(own, torch.Tensor) else own != other
         for own, other in pairs
         if own is not other
     )
@@ -310,7 +311,8 @@ def _is_loose(tensor: torch.Tensor) -> bool:
 
 
 def _is_loose_mask(tensor: torch.Tensor) -> bool:
-    return seldom.is_mask(tensor) and not seldom.is_one_hot(tensor)
+    is_narrow = tensor.is_floating_point() and tensor.dtype.itemsize < 2  # of which PyTorch compares nothing
+    return not is_narrow and seldom.is_mask(tensor) and not seldom.is_one_hot(tensor)
 
 
 def _scaled(tensor: torch.Tensor, scale: float) -> torch.Tensor:

@@ -147,3 +147,24 @@ def test_inputs_that_do_not_suit_are_not_used() -> None:
         return x.clamp(-1e3, 1e3)
 
     assert not woken(compute, floats)
+
+
+def test_infinity_is_no_number_to_meet() -> None:
+    def compute(x: torch.Tensor, label: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        return torch.where(x == float("inf"), 0.0, x)[:, 0] * (label != 9) + count
+
+    assert woken(compute, lambda: [*labelled(), torch.tensor([3])])
+    assert branches.numbers("x > 1e999") == (float("inf"),)
+    search = idle.Search(lambda drawn: drawn[0].clamp(max=1e4), numbers=(float("inf"), float("nan")))
+    assert search.waking([torch.randn(4, 9), torch.tensor(3)], [], iter(()), seed=5)
+
+
+def test_inputs_of_any_type_are_looked_at() -> None:
+    def make() -> list[Any]:
+        narrow = torch.randn(4, 8).to(torch.float8_e4m3fn)
+        return [torch.randn(4, 8), narrow, torch.randn(4, 8, dtype=torch.complex64), torch.zeros(0), torch.ones(4) > 0]
+
+    def compute(x: torch.Tensor, narrow: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        return (x + narrow.float() + rest[0].abs()).clamp(max=1e4) * rest[2][:, None]
+
+    assert woken(compute, make)
