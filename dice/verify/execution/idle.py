@@ -184,9 +184,11 @@ class Search:
             before[1].update(ways)
         self._begun, found = time.process_time(), dict[str, Any]()
         decided = tuple(filter(math.isfinite, dict.fromkeys((*numbers, *self._numbers))))
-        for one in filter(partial(_is_other, drawn), _moves(drawn, decided, seed, draws, self._independent)):
+        for one in _moves(drawn, decided, seed, draws, self._independent):
             if not left or len(found) == most or self._spent(SEARCH_S):
                 break
+            if not _is_other(drawn, one):  # as no draw is of inputs that are always the same
+                continue
             calls, ways = self._done(one, left)
             if not any(self._shows(one, call, left.calls[call]) for call in calls[:FEW]):
                 calls = []

@@ -168,3 +168,8 @@ def test_inputs_of_any_type_are_looked_at() -> None:
         return (x + narrow.float() + rest[0].abs()).clamp(max=1e4) * rest[2][:, None]
 
     assert woken(compute, make)
+
+
+def test_inputs_that_are_always_the_same_end_the_search() -> None:
+    assert not woken(lambda: torch.ones(8).clamp(max=9.0), list)
+    assert not woken(lambda x: x.sort().values.long().clamp(max=90), lambda: [torch.arange(40)])
