@@ -401,15 +401,19 @@ def readable(output: Any) -> Any:
 
 def _bears(reference: Reference, state: State, drawn: Any, seed: int) -> bool:
     model = _with_state(reference.model, reference._fresh_attributes, state)
-    own = reference.model.state_dict()
-    codes = [name for name, value in parameters.codes(model, state) if not torch.equal(value.cpu(), own[name].cpu())]
-    if codes and not reference.device.emulated:  # they may be places outside a table, which would end the GPU's context
+    if not reference.device.emulated and _has_other_codes(reference, model, state):
+        # They may be places outside a table, which would end the GPU's context.
         few = trees.elements(drawn) <= workload.AT_HAND
         if not few or _on_host(reference, copied(model).cpu(), seed, drawn) is None:
             return False
     with contextlib.suppress(ReferenceFailed):
         return trees.is_finite(reference.forward(model, drawn, seed))
     return False
+
+
+def _has_other_codes(reference: Reference, model: Any, state: State) -> bool:
+    own = reference.model.state_dict()
+    return any(not torch.equal(value.cpu(), own[name].cpu()) for name, value in parameters.codes(model, state))
 
 
 def _stretched(reference: Reference, drawn: Any, seed: int) -> State | None:
