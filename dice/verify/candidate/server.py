@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -179,13 +179,9 @@ class Server(ABC):
         # Behind the forward on its own stream, before anything waits for the whole GPU: work that was left on another
         # stream is not waited for, as it would not be in the layer that uses the output.
         self.values.write(output, name, command.output)
-        buffers = _buffers(self.model)
-        if command.asked_back or command.asked_kept:
-            given = transport.tensors(inputs)
-            left = [given[index] for index in command.asked_back]
-            left += [buffers.get(name, torch.empty(0)) for name in command.asked_kept]
-            transport.write(left, self.values.outputs, command.left)
+        _write_left(self, inputs, command.asked_back, command.asked_kept, command.left)
         self.device.synchronize()
+        buffers = _buffers(self.model)
         aliased, overlapping = running.aliased(output, inputs), running.overlapping(output, self.model)
         changed = trees.changed(inputs, self.values.shown(name))
         kept = running.written(self.model, before)
@@ -290,8 +286,18 @@ def _beside(server: Server, command: m.RunBeside) -> m.RanBeside:
     if held:
         output = running.forward(server.model, inputs, command.seed, server.device, rng, finish=False)
         server.values.write(output, command.inputs, command.output)
+        _write_left(server, inputs, command.asked_back, (), command.left)
     server.device.synchronize()
-    return m.RanBeside(bool(held))
+    return m.RanBeside(bool(held), tuple(trees.changed(inputs, server.values.shown(command.inputs))))
+
+
+def _write_left(server: Server, inputs: Any, asked_back: Sequence[int], asked_kept: Sequence[str], name: str) -> None:
+    """Hand back the inputs and buffers that are asked for, as the forward left them."""
+    if asked_back or asked_kept:
+        given, buffers = transport.tensors(inputs), _buffers(server.model)
+        left = [given[index] for index in asked_back]
+        left += [buffers.get(one, torch.empty(0)) for one in asked_kept]
+        transport.write(left, server.values.outputs, name)
 
 
 def _repeated(server: Server, output: Any, command: m.RunTrial, state: Mapping[str, torch.Tensor]) -> tuple[bool, bool]:

@@ -18,7 +18,9 @@ LARGE_AS_DRAWN, RATHER_LARGE, RATHER = "large as drawn", "rather large", 20.0
 OFFSET, OFFSET_ABOVE, AWAY = "offset", "offset above", 30.0  # times the spread
 FAR_BELOW, FAR_ABOVE, FAR = "far below zero", "far above zero", 1000.0
 BELOW, ABOVE, TOGETHER = "below sentinels", "above sentinels", "far below, near together"
+BELOW_APART, ABOVE_APART = (f"{family}, all different" for family in (BELOW, ABOVE))
 SENTINEL, SENTINEL_HALF = 3e8, 2e4  # not more: from 1e9 on are what masks write
+SENTINELS, SENTINELS_HALF = (1 << 29, 3), (1 << 15, 2)  # powers of two: the largest, and how many
 TOGETHER_AT, TOGETHER_WIDTH = 1.2e5, 16.0  # a softmax may subtract the maximum of all rows, and rounds no further away
 CHAINED, SHORTEST_CHAIN = "chained", 4
 BACKGROUND = 1 / 32  # of what its values differ by: rows of one value alone keep nothing but roundings in a norm
@@ -113,6 +115,19 @@ def _as_large(tensor: torch.Tensor, size: float) -> torch.Tensor:
 def _beyond(tensor: torch.Tensor, begin: float) -> torch.Tensor:
     size = SENTINEL_HALF if tensor.dtype == torch.float16 else SENTINEL
     return _between(tensor, begin * size, size)
+
+
+def _beyond_in_powers(tensor: torch.Tensor, sign: int) -> torch.Tensor:
+    """The values in the same order, but for equal ones, as few powers of two of this sign. Zeros stay zero. Whatever
+    they are multiplied by, no digit is lost, or a kernel that multiplies and subtracts with one rounding where the
+    reference has two would be off by as much as exp makes something else of."""
+    largest, count = SENTINELS_HALF if tensor.dtype == torch.float16 else SENTINELS
+    least, most = (float(value) for value in tensor.float().aminmax())
+    if not least < most:
+        return tensor
+    level = ((tensor.float() - least) / (most - least) * count).floor().clamp(max=count - 1)
+    exponent = -level if sign < 0 else level - (count - 1)
+    return torch.where(tensor == 0, tensor, (sign * largest * exponent.exp2()).to(tensor.dtype))
 
 
 def _together(tensor: torch.Tensor) -> torch.Tensor:
@@ -216,7 +231,9 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     STRIPED: lambda tensor: _striped(tensor) if tensor.dim() else tensor,
     FAR_BELOW: lambda tensor: offset(tensor, -FAR),
     FAR_ABOVE: lambda tensor: offset(tensor, FAR),
-    BELOW: lambda tensor: _beyond(tensor, -2),
-    ABOVE: lambda tensor: _beyond(tensor, 1),
+    BELOW: lambda tensor: _beyond_in_powers(tensor, -1),
+    ABOVE: lambda tensor: _beyond_in_powers(tensor, 1),
+    BELOW_APART: lambda tensor: _beyond(tensor, -2),
+    ABOVE_APART: lambda tensor: _beyond(tensor, 1),
     TOGETHER: _together,
 }

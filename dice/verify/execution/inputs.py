@@ -17,8 +17,9 @@ families, each used only where the reference itself stays finite and as exact as
 | `zeros` | zero | division by norms, forgotten biases |
 | `offset` | moved to minus 30 times their spread; zeros stay zero | a maximum that begins at zero |
 | `offset above` | the same on the other side, where `offset` does not suit | |
-| `below sentinels` | from minus 6e8 to minus 3e8, where the reference takes maxima or minima | a maximum from -1e4 |
+| `below sentinels` | minus 2^27 to 2^29, where the reference takes maxima or minima | a maximum from -1e4 |
 | `above sentinels` | the same above zero, for minima | |
+| `below sentinels, all different` | from minus 6e8 to minus 3e8, where equal values do not suit; and above | |
 | `far below, near together` | 16 wide below minus 1.2e5, for softmax of what no product gives | a softmax from -1e4 |
 | `opposed` | 60 spreads, or 30, above and below zero in turns, before softmax of a product | attention's, too |
 | `far below zero`, `far above zero` | the same by 1,000 times their spread | a label only: variance as the |
@@ -55,7 +56,9 @@ import torch
 from dice.verify.execution import own_numbers, pairs, seldom, steady
 from dice.verify.execution.changes import (
     ABOVE,
+    ABOVE_APART,
     BELOW,
+    BELOW_APART,
     BEYOND_WHOLE,
     CHAINED,
     CHANGES,
@@ -96,6 +99,7 @@ AWAY_FROM_ZERO = (
 )  # families in which a rounding weighs more
 NOT_FINITE, ONE_NAN = "not finite", "one nan"
 ASKED_FOR, ASKED_FOR_ONE = "NaN and infinite", "NaN among the"
+_APART = {BELOW: BELOW_APART, ABOVE: ABOVE_APART}
 _ONE_NAN = {NOT_FINITE: ONE_NAN, ASKED_FOR: ASKED_FOR_ONE}
 PAST = "past "  # and the number with which the reference compares
 NEAR_AN_END = 0.1  # of the range of shares
@@ -321,6 +325,8 @@ def alternatives(step: Step, in_half: bool) -> tuple[Step, ...]:
     inputs are float16."""
     if step.family in _ONE_NAN:
         return (step, replace(step, family=_ONE_NAN[step.family]))
+    if step.family in _APART:
+        return (step, replace(step, family=_APART[step.family]))
     if step.family == OFFSET:
         return (step, replace(step, family=OFFSET_ABOVE))
     if step.family == OPPOSED:
@@ -406,7 +412,10 @@ def nudge(inputs: Any, usual: Any) -> Any:
 
 def _disturb(tensor: torch.Tensor) -> torch.Tensor:
     if not (is_free(tensor) or is_scalar(tensor)):
-        return tensor.reshape(-1).roll(1).reshape(tensor.shape)
+        flat = tensor.reshape(-1)
+        # Of floats of eight bits there is no `roll` on a GPU.
+        flat = flat.view(torch.uint8).roll(1).view(tensor.dtype) if tensor.dtype.itemsize == 1 else flat.roll(1)
+        return flat.reshape(tensor.shape)
     return torch.rand_like(tensor).add_(0.5).mul_(tensor)
 
 

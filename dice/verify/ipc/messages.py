@@ -242,12 +242,14 @@ class RunTrial:
 @dataclass(frozen=True, slots=True)
 class RunBeside:
     """One forward on a GPU that has other work to do, which goes first; the output is copied before that ends, behind
-    the forward on its own stream. `rng`: from the reference's generator states. Answered by `RanBeside`."""
+    the forward on its own stream. All else as in `RunTrial`. Answered by `RanBeside`."""
 
     inputs: str
     output: str
     seed: int
     rng: bool
+    asked_back: tuple[int, ...] = ()
+    left: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,9 +414,11 @@ class RanOften:
 
 @dataclass(frozen=True, slots=True)
 class RanBeside:
-    """`wrote`: the output is written; else the GPU had no memory for other work."""
+    """`wrote`: the output is written; else the GPU had no memory for other work. `changed`: the input tensors that the
+    forward wrote to."""
 
     wrote: bool
+    changed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

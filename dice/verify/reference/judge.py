@@ -18,7 +18,7 @@ from dice.verify.execution.seldom import MEETING
 from dice.verify.ipc.operator_counts import PART_SHARE
 from dice.verify.reference import input_rounding, orders, precision, workload
 from dice.verify.reference.precision import downgrade, is_suspicious, rounded
-from dice.verify.reference.reference import Reference
+from dice.verify.reference.reference import TIED, Reference
 from dice.verify.reference.trial import COUNTER, ReferenceFailed, Trial, blame, unchanged
 from dice.verify.tensors import compare, near, sampled, transport, trees
 from dice.verify.tensors.compare import Comparison
@@ -70,7 +70,7 @@ def judge(
         result = compare.compare(expected, actual, *known, slacks, double=True)
     elif trial.family.startswith(MEETING) or (trial.family == HALVES and result.share > BY_CHANCE):
         pass  # a rounding less makes another number, as is meant
-    elif result.share <= FEW and exact is not None and trial.state is None:
+    elif (result.share <= FEW or _is_one_number(trial)) and trial.state is None and _has_room(trial):
         result = compare.compare(expected, actual, *known, place(list(_slacks(reference, trial))))
     if result.equal and reference.protocol.ours and trial.family == "given" and exact is not None:
         result = _judge_factor(result, expected, actual, exact)
@@ -186,9 +186,22 @@ def _late_exact(reference: Reference, trial: Trial) -> Any:
     return exact if input_rounding.is_nearly(reference.device.place(trial.expected), exact) else None
 
 
+def _has_room(trial: Trial) -> bool:
+    """Whether there is memory for second looks."""
+    return not workload.is_heavy(trial.inputs, trial.expected)
+
+
+def _is_one_number(trial: Trial) -> bool:
+    """Whether the output is a single number of which other values may make nothing but rounding: the quotient of two
+    sums that cancel."""
+    return trees.elements(trial.expected) == 1 and trial.family not in ("given", *TIED)
+
+
 def _slacks(reference: Reference, trial: Trial) -> tuple[torch.Tensor, ...]:
+    """`input_rounding.slacks` from the output in float64, or from the reference's own where there is none."""
     reference.device.allow_tf32(False)
-    drawn, exact = reference.device.place(trial.inputs), reference.device.place(trial.exact)
+    truth = trial.expected if trial.exact is None else trial.exact
+    drawn, exact = reference.device.place(trial.inputs), reference.device.place(truth)
     with unchanged(reference.model), contextlib.suppress(ReferenceFailed):
         return input_rounding.slacks(lambda other: reference.forward(reference.model, other, trial.seed), drawn, exact)
     return ()

@@ -47,7 +47,10 @@ DRAWING_S = 0.1  # of the processor, at most, for inputs that are gathered of ma
 KEPT_ELEMENTS = 1 << 20  # of buffers that candidates hand back
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
 # Families with many equal values.
-TIED = ("ties", "zeros", changes.HALVES, changes.EVEN, changes.REARRANGED, pairs.NEARLY_EQUAL, *seldom.FAMILIES)
+TIED = (
+    *("ties", "zeros", changes.HALVES, changes.EVEN, changes.REARRANGED, changes.BELOW, changes.ABOVE),
+    *(pairs.NEARLY_EQUAL, *seldom.FAMILIES),
+)
 
 
 class Reference:

@@ -1,11 +1,13 @@
-"""Where a rounding decides: of what is compared with a sum, rounded, or the largest of several sums.
+"""Where a rounding decides: of what is compared with a sum or a quotient, rounded, or the largest of several sums.
 
 `x > x.mean(1)` on a row of equal values is true or false by the last digit of the mean, which depends on the order in
-which it was added up. Of inputs with many equal values that is no rare case, and there is no telling what is right.
+which it was added up; `round(x / 127.0)` is one or the other where PyTorch on a GPU multiplies by the inverse. Of
+inputs with many equal values that is no rare case, and there is no telling what is right.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +30,7 @@ SUMS = _PRODUCTS | frozenset(
     + ("cumsum", "cumprod", "logcumsumexp", "_softmax", "_log_softmax", "_cdist_forward", "trace", "avg_pool2d")
     + ("_adaptive_avg_pool2d", "avg_pool3d", "native_layer_norm", "native_group_norm", "native_batch_norm")
 )
-_FAMILIES = SUMS | frozenset(("contraction", "softmax", "log_softmax", "layer_norm", "group_norm", "batch_norm"))
+_FAMILIES = SUMS | frozenset(("mul", "contraction", "softmax", "log_softmax", "layer_norm", "group_norm", "batch_norm"))
 ROUNDINGS = {torch.float32: 4.0, torch.float64: 4.0}  # that a sum in another order is off by; one in shorter formats
 JUMP = 1e-2  # of the output's rms: no rounding that is not decisive
 
@@ -48,7 +50,7 @@ def decide(forward: Callable[[], Any], model: Any, output: Any, census: Census) 
 
 
 class OtherRounding(OperatorMode):
-    """Inside, sums are a few roundings further from zero, or nearer to it."""
+    """Inside, sums and quotients by a number are a few roundings further from zero, or nearer to it."""
 
     def __init__(self, direction: float) -> None:
         super().__init__()
@@ -56,13 +58,20 @@ class OtherRounding(OperatorMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func.name().partition("::")[2].partition(".")[0] not in SUMS:
+        name = func.name().partition("::")[2].partition(".")[0]
+        if name not in SUMS and not (name == "div" and _is_inexact(args[-1])):
             return result
         first, *rest = result if isinstance(result, tuple) else (result,)
         if first.is_floating_point():
             info = torch.finfo(first.dtype)
             first = first * (1 + self.direction * ROUNDINGS.get(first.dtype, 1.0) * info.eps)
         return (first, *rest) if isinstance(result, tuple) else first
+
+
+def _is_inexact(divisor: Any) -> bool:
+    """Whether multiplying by its inverse is not the same as dividing by it."""
+    value = divisor.item() if isinstance(divisor, torch.Tensor) and not divisor.dim() else divisor
+    return isinstance(value, int | float) and math.frexp(value)[0] not in (0.5, -0.5)
 
 
 def _jumps(expected: torch.Tensor, other: torch.Tensor) -> bool:

@@ -71,12 +71,14 @@ def _run_beside(attempt: Attempt) -> None:
     drawn = attempt.set_up(BUSY)
     if drawn.evolves:
         return
+    command = m.RunBeside(attempt.drawn, OUTPUT, drawn.seed, drawn.rng, drawn.asked_back, LEFT)
     with attempt.record.clock("run"):
-        ran = attempt.talk.ask(m.RunBeside(attempt.drawn, OUTPUT, drawn.seed, drawn.rng), m.RanBeside)
+        ran = attempt.talk.ask(command, m.RanBeside)
     if not ran.wrote:
         return
+    judge = m.JudgeOutput(attempt.drawn, OUTPUT, ran.changed, left=LEFT)
     with attempt.record.clock("compare"):
-        judged = attempt.ask_reference(m.JudgeOutput(attempt.drawn, OUTPUT), m.Judged, OUTPUT)
+        judged = attempt.ask_reference(judge, m.Judged, OUTPUT, LEFT)
     if not judged.equal:
         raise VerdictReached("wrong", "compare", f"{BESIDE}: {judged.message}", judged.errors)
 

@@ -7,7 +7,9 @@ import torch
 
 from dice.verify.execution.changes import (
     ABOVE,
+    ABOVE_APART,
     BELOW,
+    BELOW_APART,
     EVEN,
     HALVES,
     LARGE,
@@ -76,11 +78,22 @@ def test_values_beyond_sentinels_keep_their_order() -> None:
     below, above = changed(BELOW), changed(ABOVE)
     assert float(below.max()) < -1e8 and float(below.min()) > -1e9
     assert float(above.min()) > 1e8 and float(above.max()) < 1e9
-    assert torch.equal(below.argmax(dim=1), FLOATS.argmax(dim=1))
+    for family, sign in ((BELOW, -1), (ABOVE, 1)):
+        powers = changed(family)
+        assert {float(one) for one in powers.unique()} <= {sign * 2.0**power for power in (27, 28, 29)}
+        assert bool((powers.reshape(-1)[FLOATS.reshape(-1).argsort()].diff() >= 0).all())
+    for family in (BELOW_APART, ABOVE_APART):
+        assert torch.equal(changed(family).argmax(dim=1), FLOATS.argmax(dim=1))
     together = changed(TOGETHER)
     assert float(together.max()) < -1e5 and float(together.max() - together.min()) < 20
     (half,) = vary([FLOATS.half()], Step("", BELOW))
     assert float(half.max()) < -1e4 and bool(half.isfinite().all())
+
+
+def test_floats_of_eight_bits_are_disturbed_as_bytes() -> None:
+    eight = FLOATS.to(torch.float8_e4m3fn)
+    (found,) = disturb([eight])
+    assert found.dtype == eight.dtype and torch.equal(found.float().reshape(-1).roll(-1), eight.float().reshape(-1))
 
 
 def test_they_are_asked_for_where_something_begins() -> None:

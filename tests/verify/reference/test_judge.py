@@ -9,6 +9,7 @@ import problem_texts as texts
 import pytest
 import torch
 
+from dice.verify.execution import changes
 from dice.verify.ipc.messages import Step
 from dice.verify.reference import probing, workload
 from dice.verify.reference.judge import judge, judge_muted
@@ -172,3 +173,47 @@ def test_what_is_lost_on_the_way_is_rounding_though_rounded_inputs_do_not_show_i
         off = other.clone()
         off[3, 4] += 0.01
         assert not judge(reference, trial, off).equal, number
+
+
+def test_a_sum_that_cancels_may_be_added_up_in_another_order(make: Make) -> None:
+    """Also where the reference gives nothing in float64: what it adds to is float32 whatever it is given."""
+    body = "return torch.zeros(64).scatter_add(0, inputs[1], x)"
+    reference = make(texts.problem(body, "[torch.randn(6000), torch.randint(0, 64, (6000,))]"))
+    trial = draw(reference, Step("extra", "given"))
+    assert trial.exact is None
+    values, keys = trial.inputs[0] - trial.inputs[0].mean(), torch.zeros_like(trial.inputs[1])
+    alone = replace(trial, inputs=[values, keys], expected=torch.zeros(64).scatter_add(0, keys, values))
+    backwards = alone.expected.clone()
+    backwards[0] = values.flip(0).cumsum(0)[-1]
+    assert judge(reference, alone, backwards).equal
+    assert not judge(reference, alone, backwards + 0.01).equal
+
+
+def test_a_number_that_is_nothing_but_rounding_is_asked_of_nobody(make: Make) -> None:
+    """The weights of a mean, moved to have none, leave a rounding to divide by."""
+    body = "return (inputs[1] * x.square()).sum() / inputs[1].sum().clamp(min=1e-6)"
+    reference = make(texts.problem(body, "[torch.randn(90, 60), torch.rand(90, 60)]"))
+    step = Step("extra", "centred", core=False)
+    trial = next(filter(None, (reference.trial(secret, step) for secret in range(40))))
+    x, weights = trial.inputs
+    weights[-1, -1] -= weights.double().sum() - 1e-6
+    expected = (weights * x.square()).sum() / 1e-6
+    alone = replace(trial, expected=expected, exact=expected.double(), effects=())
+    assert judge(reference, alone, expected * 2 / 3).equal
+    given = draw(reference)
+    assert not judge(reference, given, given.expected * 1.01).equal
+
+
+def test_a_product_in_the_exponent_may_be_rounded_once(make: Make) -> None:
+    """As a GPU does that multiplies and adds in one step."""
+    body = "z = x * 0.6931471805599453\nreturn torch.exp(z - z.max(1, keepdim=True).values)"
+    reference = make(texts.problem(body, "[torch.randn(batch_size, 40)]"))
+    trial = draw(reference, Step("extra", changes.BELOW, core=False))
+    assert trial.family == changes.BELOW
+    (x,) = trial.inputs
+    factor = torch.tensor(0.6931471805599453)
+    greatest = (x * factor).max(1, keepdim=True).values
+    fused = torch.exp((x.double() * factor.double() - greatest.double()).float())
+    assert judge(reference, trial, fused).equal
+    sentinel = torch.exp((x * factor) - (x * factor).clamp_min(-1e4).max(1, keepdim=True).values)
+    assert not judge(reference, trial, sentinel).equal

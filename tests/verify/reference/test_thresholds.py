@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dice.verify.execution.changes import HALVES
 from dice.verify.ipc.messages import Step
 from tests.verify.reference.conftest import Make
 
@@ -46,10 +47,22 @@ def test_ties_with_a_sum_are_dropped(make: Make, expression: str) -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    ["x > 0.5", "x == x.max(1, keepdim=True).values", "x - x.mean(1, keepdim=True)", "x.argmax(1)"],
+    [
+        "torch.round(x / 0.5)",
+        "x > 0.5",
+        "x == x.max(1, keepdim=True).values",
+        "x - x.mean(1, keepdim=True)",
+        "x.argmax(1)",
+    ],
 )
 def test_ties_that_no_sum_decides_stay(make: Make, expression: str) -> None:
     assert held(make, expression, "ties") == len(SECRETS)
+
+
+def test_halves_after_an_inexact_quotient_are_dropped(make: Make) -> None:
+    """On a GPU PyTorch multiplies by the inverse of a number."""
+    assert held(make, "torch.round(x / 3.0 * 1.5)", HALVES) == 0
+    assert held(make, "torch.round(x / 0.5)", HALVES) == len(SECRETS)
 
 
 def test_zeros_tell_greater_from_greater_or_equal_still(make: Make) -> None:
