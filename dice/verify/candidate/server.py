@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from dice.verify.ipc.channel import Channel
 from dice.verify.ipc.encoding import EVENT, name_of, read
 from dice.verify.ipc.operator_counts import OperatorCounts
 from dice.verify.tensors import near, transport, trees
+
+PINNED_BYTES = 64 << 20  # of memory that a GPU copies to while the host goes on
 
 
 class Server(ABC):
@@ -179,7 +181,7 @@ class Server(ABC):
         # Behind the forward on its own stream, before anything waits for the whole GPU: work that was left on another
         # stream is not waited for, as it would not be in the layer that uses the output.
         self.values.write(output, name, command.output)
-        _write_left(self, inputs, command.asked_back, command.asked_kept, command.left)
+        _write_left(self, inputs, command)
         self.device.synchronize()
         buffers = _buffers(self.model)
         aliased, overlapping = running.aliased(output, inputs), running.overlapping(output, self.model)
@@ -279,25 +281,31 @@ class Server(ABC):
 
 
 def _beside(server: Server, command: m.RunBeside) -> m.RanBeside:
-    """One forward beside other work of the GPU, whose output is copied before that has ended."""
+    """One forward beside other work of the GPU, whose output is copied before that has ended; what it leaves in inputs
+    even before the output: to wait for that is time in which another stream may write."""
     inputs = server.values.read(command.inputs)
     rng = server.values.generator_states(command.inputs, command.rng)
+    given = [transport.tensors(inputs)[index] for index in command.asked_back]
+    few = sum(tensor.nbytes for tensor in given) <= PINNED_BYTES
+    left = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=few) for tensor in given]
     held = other_work.enqueue(server.enqueued_s)
     if held:
         output = running.forward(server.model, inputs, command.seed, server.device, rng, finish=False)
+        for copy, tensor in zip(left, given, strict=True):
+            copy.copy_(tensor, non_blocking=True)
         server.values.write(output, command.inputs, command.output)
-        _write_left(server, inputs, command.asked_back, (), command.left)
     server.device.synchronize()
+    transport.write(left, server.values.outputs, command.left)
     return m.RanBeside(bool(held), tuple(trees.changed(inputs, server.values.shown(command.inputs))))
 
 
-def _write_left(server: Server, inputs: Any, asked_back: Sequence[int], asked_kept: Sequence[str], name: str) -> None:
+def _write_left(server: Server, inputs: Any, command: m.RunTrial) -> None:
     """Hand back the inputs and buffers that are asked for, as the forward left them."""
-    if asked_back or asked_kept:
+    if command.asked_back or command.asked_kept:
         given, buffers = transport.tensors(inputs), _buffers(server.model)
-        left = [given[index] for index in asked_back]
-        left += [buffers.get(one, torch.empty(0)) for one in asked_kept]
-        transport.write(left, server.values.outputs, name)
+        left = [given[index] for index in command.asked_back]
+        left += [buffers.get(name, torch.empty(0)) for name in command.asked_kept]
+        transport.write(left, server.values.outputs, command.left)
 
 
 def _repeated(server: Server, output: Any, command: m.RunTrial, state: Mapping[str, torch.Tensor]) -> tuple[bool, bool]:
