@@ -44,6 +44,7 @@ SHARES = (0.25, 1.0)  # of the values are a number that the reference compares w
 Call = tuple[str, int]  # an operator, and how often it was called before
 Given = int | bool  # by an idle call
 Change = Callable[[torch.Tensor], torch.Tensor]
+Suits = Callable[[torch.Tensor], bool]
 Forward = Callable[[Any], Any]  # None where the inputs do not suit
 
 # With numbers alone these do the same to any values, and with a dimension of one, those.
@@ -230,34 +231,45 @@ class Search:
 def _moves(
     drawn: Any, numbers: Sequence[float], seed: int, draws: Iterable[Any], independent: Collection[int]
 ) -> Iterator[Any]:
-    """Other inputs of the same form: nearest to what is drawn first, many draws last."""
-    generator = torch.Generator().manual_seed(seed)
+    """Other inputs of the same form: one of each kind in turns, so that what time there is goes to all of them, of each
+    the nearest to what is drawn first."""
+    kinds = _kinds_of_moves(drawn, numbers, torch.Generator().manual_seed(seed), independent)
+    return (one for turn in itertools.zip_longest(*kinds, draws, fillvalue=drawn) for one in turn if one is not drawn)
+
+
+def _kinds_of_moves(
+    drawn: Any, numbers: Sequence[float], generator: torch.Generator, independent: Collection[int]
+) -> Iterator[Iterator[Any]]:
     places = range(len(transport.tensors(drawn)))
     close = tuple(dict.fromkeys(other for one in (*numbers, *USUAL) for other in (one, one + 1, one - 1)))
-    for scale in SCALES:
-        yield _at(drawn, places, _is_measured, partial(_scaled, scale=scale))
-    for place, leaf in enumerate(steady.leaves(drawn)):
-        if isinstance(leaf, int | float) or (isinstance(leaf, torch.Tensor) and leaf.numel() == 1):
-            yield from (_numbered(drawn, place, number) for number in close)
-    for index in places:
-        yield _at(drawn, (index,), _is_loose_mask, torch.zeros_like)
-    for index, number in itertools.product(places, numbers):
-        meet = partial(_meeting, number=number, share=SHARES[0], generator=generator)
-        suits = seldom.is_whole if index in independent else _is_loose
-        yield _at(drawn, (index,), suits, meet)
+    near_by = close[: 3 * len(numbers)]
     changes: tuple[Change, ...] = (_constant, _mostly_constant, _bare, _paired, _rising, _falling)
-    for index, change in itertools.product(places, changes):
-        yield _at(drawn, (index,), _is_loose, change)
-    yield from (_at(drawn, places, _is_loose, partial(_among, numbers=close, generator=generator)) for _ in range(FEW))
-    for index, number in itertools.product(places, close[: 3 * len(numbers)]):
-        for share in SHARES:
-            yield _at(drawn, (index,), _is_loose, partial(_meeting, number=number, share=share, generator=generator))
-        yield _at(drawn, (index,), _is_loose, partial(_largest_at, number=number, generator=generator))
-    for index, scale in itertools.product(places if len(places) > 1 else (), SCALES):
-        yield _at(drawn, (index,), _is_measured, partial(_scaled, scale=scale))
-    for sign in (1, -1):
-        yield _at(drawn, places, _is_measured, partial(_of_sign, sign=sign))
-    yield from draws
+
+    def meet(index: int, number: float, share: float, suits: Suits = _is_loose) -> Any:
+        return _at(drawn, (index,), suits, partial(_meeting, number=number, share=share, generator=generator))
+
+    def largest(index: int, number: float) -> Any:
+        return _at(drawn, (index,), _is_loose, partial(_largest_at, number=number, generator=generator))
+
+    yield (_at(drawn, places, _is_measured, partial(_scaled, scale=scale)) for scale in SCALES)
+    yield (
+        _numbered(drawn, place, number)
+        for place, leaf in enumerate(steady.leaves(drawn))
+        if isinstance(leaf, int | float) or (isinstance(leaf, torch.Tensor) and leaf.numel() == 1)
+        for number in close
+    )
+    yield (_at(drawn, (index,), _is_loose_mask, torch.zeros_like) for index in places)
+    yield (
+        meet(index, number, SHARES[0], seldom.is_whole if index in independent else _is_loose)
+        for index, number in itertools.product(places, numbers)
+    )
+    yield (_at(drawn, (index,), _is_loose, change) for index, change in itertools.product(places, changes))
+    yield (_at(drawn, places, _is_loose, partial(_among, numbers=close, generator=generator)) for _ in range(FEW))
+    yield (meet(*one) for one in itertools.product(places, near_by, SHARES))
+    yield (largest(index, number) for _ in range(FEW) for index, number in itertools.product(places, near_by))
+    alone = itertools.product(places if len(places) > 1 else (), SCALES)
+    yield (_at(drawn, (index,), _is_measured, partial(_scaled, scale=scale)) for index, scale in alone)
+    yield (_at(drawn, places, _is_measured, partial(_of_sign, sign=sign)) for sign in (1, -1))
 
 
 def _is_other(drawn: Any, one: Any) -> bool:
@@ -269,7 +281,7 @@ def _is_other(drawn: Any, one: Any) -> bool:
     )
 
 
-def _at(drawn: Any, places: Iterable[int], suits: Callable[[torch.Tensor], bool], change: Change) -> Any:
+def _at(drawn: Any, places: Iterable[int], suits: Suits, change: Change) -> Any:
     """The same with those inputs changed that are at these places and suit."""
     count, chosen = itertools.count(), set(places)
     return transport.map_tensors(lambda one: change(one) if next(count) in chosen and suits(one) else one, drawn)
