@@ -218,7 +218,6 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     EVEN: _dyadic,
     HALVES: _halves,
     seldom.BARE_CORNER: lambda tensor: tensor if is_formed(tensor) else seldom.bare_corner(tensor),
-    seldom.DRIFTING: lambda tensor: tensor if is_formed(tensor) else seldom.drifting(tensor),
     REARRANGED: _rearranged,
     OFFSET: lambda tensor: offset(tensor, -AWAY),
     OFFSET_ABOVE: lambda tensor: offset(tensor, AWAY),

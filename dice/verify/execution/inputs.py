@@ -266,6 +266,9 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
     if step.family.startswith(seldom.SPREAD):
         wanted = 2 * abs(float(step.family.removeprefix(seldom.SPREAD)))
         return _measured(inputs, lambda tensor: tensor * (wanted / max(float(tensor.float().std()), 1e-30)))
+    if step.family == seldom.DRIFTING:
+        count = itertools.count()
+        return _measured(inputs, lambda one: one if is_formed(one) else seldom.drifting(one, next(count)))
     if step.family == CHAINED:
         inputs = pairs.along_a_path(inputs)
     if step.family in OF_ALL:

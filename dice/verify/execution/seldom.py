@@ -215,11 +215,12 @@ def _at_each_dimension(tensor: torch.Tensor, number: int, value: float) -> torch
     return changed
 
 
-def drifting(tensor: torch.Tensor) -> torch.Tensor:
+def drifting(tensor: torch.Tensor, number: int = 0) -> torch.Tensor:
     """The values begin on the other side of zero than their mean, which stays, and end as far beyond it: over all
-    rows, and within each."""
+    rows, and within each. Of inputs without a mean to speak of every second one, by its `number`, falls."""
     spread, mean = float(tensor.float().std()), float(tensor.float().mean())
-    way = (DRIFT * spread + abs(mean)) * (1.0 if mean > 0 else -1.0)
+    rises = mean > 0 if abs(mean) > spread / 2 else number % 2 == 0
+    way = (DRIFT * spread + abs(mean)) * (1.0 if rises else -1.0)
     within = torch.linspace(-1, 1, tensor.shape[-1], device=tensor.device)
     over = torch.linspace(-1, 1, tensor.numel(), device=tensor.device).reshape(tensor.shape)
     return (tensor + way * (over + within)).to(tensor.dtype).masked_fill_(tensor == 0, 0.0)

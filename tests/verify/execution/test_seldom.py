@@ -114,6 +114,8 @@ def test_drifting_values_keep_their_mean_and_begin_on_the_other_side_of_it() -> 
         assert bool((found[:, :4].mean(1) - found[:, -4:].mean(1)).sign().unique().numel() == 1)  # in each row
     ordered = FLOATS.sort(-1).values
     assert torch.equal(changed(seldom.DRIFTING, ordered)[0], ordered)
+    rising, falling = changed(seldom.DRIFTING, FLOATS - FLOATS.mean(), FLOATS - FLOATS.mean())
+    assert float(rising[0, 0]) < 0 < float(falling[0, 0]) and float(falling[-1, -1]) < 0 < float(rising[-1, -1])
 
 
 def test_beside_extremes_lie_values_that_are_nearly_them() -> None:
