@@ -2,8 +2,9 @@
 
 A file may count its calls and do something else from then on: keep its last answer, or leave its kernel out. How many
 calls it waits for nobody knows, so the counters that are seen to rise are moved on to where many calls more would have
-brought them. They are looked for where Python keeps what outlives a call: attributes of the module's parts and of the
-file's classes and functions, names of the file, what its functions close over, and lists and dictionaries in these.
+brought them; lists and dictionaries that grow become longer. They are looked for where Python keeps what outlives a
+call: attributes of the module's parts and of the file's classes and functions, names of the file, what its functions
+close over, and lists and dictionaries in these.
 """
 
 from __future__ import annotations
@@ -11,10 +12,24 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 LEAP = 1 << 20  # calls more
+LENGTHS = 1 << 12  # the same, of lists and dictionaries
 Key = tuple[int, Any]
+_LENGTH = object()  # in place of a name
+
+
+class _Filler(int):
+    """A key that is no other's."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
 Place = tuple[float, Callable[[Any], None]]
 
 
@@ -34,7 +49,7 @@ class Counters:
         for key, (value, put) in self._look().items():
             before = self._before.get(key)
             if before is not None and type(before[0]) is type(value) and value > before[0]:
-                put(value + (value - before[0]) * LEAP)
+                put(value + (value - before[0]) * (LENGTHS if key[1] is _LENGTH else LEAP))
                 self._moved.append((value, put))
         return bool(self._moved)
 
@@ -69,7 +84,20 @@ def _in(owner: Any, nested: bool) -> Iterator[tuple[Key, Place]]:
         if type(value) in (int, float):
             yield (id(owner), name), (value, _setter(owner, name))
         elif nested and type(value) in (dict, list) and len(value) <= 64:
+            yield (id(value), _LENGTH), (len(value), partial(_resize, value))
             yield from _in(value, nested=False)
+
+
+def _resize(container: Any, length: int) -> None:
+    """More of what came in last, or none of what is too much."""
+    missing, last = length - len(container), list(container)[-1] if container else None
+    if isinstance(container, list):
+        container[length:] = [last] * missing
+        return
+    for number in range(missing):
+        container[_Filler(number)] = container[last]
+    for key in list(container)[length:]:
+        del container[key]
 
 
 def _setter(owner: Any, name: Any) -> Callable[[Any], None]:
@@ -86,4 +114,5 @@ def _of_cell(cell: Any) -> Iterator[tuple[Key, Place]]:
     if type(value) in (int, float):
         yield (id(cell), ""), (value, lambda new: setattr(cell, "cell_contents", new))
     elif type(value) in (dict, list) and len(value) <= 64:
+        yield (id(value), _LENGTH), (len(value), partial(_resize, value))
         yield from _in(value, nested=False)

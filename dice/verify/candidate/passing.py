@@ -42,10 +42,10 @@ NOTE, LOOK, DISTURB = "note", "look", "disturb"  # what becomes of the calls of 
 class Passing:
     """Looks at the `calls` of a program, over several forwards: on other inputs to `NOTE` what each is given there, on
     the inputs to `LOOK` at each, and once more to `DISTURB` those that compute. `far`: values that never occur count,
-    too. `only`: all only pass values on."""
+    too. `copies`: to take a sum or a multiple of values is to compute. `only`: all only pass values on."""
 
-    def __init__(self, seed: int, calls: int = MOST_CALLS, far: bool = False):
-        self._far = far
+    def __init__(self, seed: int, calls: int = MOST_CALLS, far: bool = False, copies: bool = False):
+        self._far, self._copies = far, copies
         self._generator = torch.Generator().manual_seed(seed)
         self._chosen = set(random.Random(seed).sample(range(calls), min(calls, MOST_CALLS)))
         self._others: dict[int, list[list[torch.Tensor]]] = {}  # what calls are given elsewhere, by their number
@@ -104,6 +104,8 @@ class Passing:
 
         here = {place: tensors[place].clone() for place in data}
         base, ends = run(here), []
+        if self._copies and not _are_copies(base.results, [*tensors, *base.inner]):
+            return False
         for there in self._elsewhere(number, tensors, data):
             end = run(there)
             if not _same_shapes(base.inner, end.inner) or len(base.inner) > MOST_INNER:
@@ -244,6 +246,14 @@ def _alike(test: Callable[..., bool], *runs: Sequence[torch.Tensor]) -> bool:
         elif not all(torch.equal(results[0], other) for other in results[1:]):  # whole numbers made of floats
             return False
     return True
+
+
+def _are_copies(results: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bool:
+    """Whether each finite number among the results is one of those that are given, or zero."""
+    floats = [tensor.detach().double().reshape(-1) for tensor in given if tensor.is_floating_point()]
+    known = torch.cat([*floats, floats[0].new_zeros(1)])
+    own = [tensor for tensor in results if tensor.is_floating_point()]
+    return all(bool(torch.isin(one.double()[one.isfinite()], known.to(one.dtype).double()).all()) for one in own)
 
 
 def _is_straight(base: torch.Tensor, over: torch.Tensor, under: torch.Tensor) -> bool:

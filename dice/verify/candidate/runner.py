@@ -94,7 +94,7 @@ class Runner(Server):
         return digest.hexdigest()
 
     def _look_at_calls(self, command: m.LookAtCalls) -> m.CallsLookedAt:
-        passing = self.model.passing = Passing(command.seed, self.model.calls, command.far)
+        passing = self.model.passing = Passing(command.seed, self.model.calls, command.far, command.copies)
 
         def forward(name: str, mode: str) -> Any:
             passing.begin(mode)

@@ -279,12 +279,14 @@ class RunOften:
 @dataclass(frozen=True, slots=True)
 class LookAtCalls:
     """Forwards of a program, in which each call is made several times, with the values that it has for `others`.
-    `seed`: of the forwards. `far`: with values far from all of these, too. Answered by `CallsLookedAt`."""
+    `seed`: of the forwards. `far`: with values far from all of these, too. `copies`: what is no copy computes. Answered
+    by `CallsLookedAt`."""
 
     inputs: str
     others: tuple[str, ...]
     seed: int
     far: bool
+    copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,7 @@ _PASSING = frozenset(  # what can be done by copying elements, adding to them an
     + ("slice_scatter", "diagonal_scatter", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "real")
     + ("repeat_interleave", "rot90", "one_hot", "max_unpool2d", "max_unpool3d", "conj_physical", "complex", CAST)
 )
+ARITHMETIC = frozenset(("add", "mul", "neg", "addcmul", "addcdiv", "lerp"))  # among them, what is no copying
 _NO_WORK_STARTS: tuple[str, ...] = ("empty", "new_", "rand", "full_like", "zeros_like", "ones_like", "is_", "sym_")
 _NO_WORK_STARTS += ("resolve_", "result_")
 
@@ -222,11 +223,11 @@ def census_kind(reference: OperatorCounts, candidate: OperatorCounts, input_elem
     return "replaced_nothing" if runs_all and replaced_share(reference, candidate) < share else ""
 
 
-def computes_more(reference: OperatorCounts, candidate: OperatorCounts) -> bool:
+def computes_more(reference: OperatorCounts, candidate: OperatorCounts, but_for: frozenset[str] = frozenset()) -> bool:
     """Whether PyTorch computes in the candidate what it does not in the reference, while all that it does in the
-    reference and could be had by passing values on, it does in the candidate, too."""
+    reference and could be had by passing values on, `but_for` some, it does in the candidate, too."""
     more = any(count > reference.elements[name] for name, count in candidate.elements.items())
-    passing = {name: count for name, count in reference.elements.items() if name in _PASSING}
+    passing = {name: count for name, count in reference.elements.items() if name in _PASSING - but_for}
     return more and all(candidate.elements[name] >= (1 - PART_SHARE) * count for name, count in passing.items())
 
 

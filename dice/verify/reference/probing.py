@@ -203,8 +203,9 @@ class _Asked(OperatorMode):
     numbers with which operators compare values of which all lie on one side (`bounds`), and those with which they
     compare an input as it is (`met`, by its index), and which inputs they put in order as they are (`ordered`)."""
 
-    def __init__(self, drawn: Any, ranges: Mapping[int, tuple[int, int]], state: Iterable[torch.Tensor]) -> None:
+    def __init__(self, drawn: Any, subject: Subject, state: Iterable[torch.Tensor]) -> None:
         super().__init__()
+        self._leaves_out = subject.leaves_out
         self._state = {one.untyped_storage().data_ptr() for one in state if one.numel() <= MOST_EDGES}
         self.found = False
         self.bounds: dict[float, None] = {}
@@ -212,7 +213,7 @@ class _Asked(OperatorMode):
         self.ordered: dict[int, None] = {}
         self._inputs = transport.tensors(drawn)
         places = [place for place, leaf in enumerate(steady.leaves(drawn)) if isinstance(leaf, torch.Tensor)]
-        self._ranges = [ranges.get(place) for place in places]
+        self._ranges = [subject.ranges.get(place) for place in places]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -232,7 +233,8 @@ class _Asked(OperatorMode):
         guarded = _guarded(func.name(), args, kwargs or {}) if kind == _CLAMPS else []
         if guarded and (index := self._index(args[0])) >= 0:
             self.met.setdefault(index, {}).update(dict.fromkeys(guarded))
-        is_given = kind in _LABELS and numbers != [seldom.NO_LABEL]  # a label that counts for nothing need not be drawn
+        # A label that counts for nothing need not be drawn.
+        is_given = kind in _LABELS and (numbers != [seldom.NO_LABEL] or self._leaves_out)
         if kind in inputs.COMPARING:
             for one, other in (args[:2], args[1::-1]):
                 if self._is_state(other) and isinstance(one, torch.Tensor):
@@ -318,13 +320,12 @@ def decisive(
     forward: Forward,
     drawn: Any,
     families: Mapping[str, int],
-    ranges: Mapping[int, tuple[int, int]],
+    subject: Subject,
     state: Iterable[torch.Tensor] = (),
 ) -> tuple[str, ...]:
     """Families of values between which the reference's operators decide, of which these are the families, and how
-    often each is called. `ranges`: that inputs are drawn from, by their places among `steady.leaves`. `state`: the
-    reference's parameters and buffers, with which it may compare inputs, too."""
-    asked = _Asked(drawn, ranges, state)
+    often each is called. `state`: the reference's parameters and buffers, with which it may compare inputs, too."""
+    asked = _Asked(drawn, subject, state)
     looked_for = inputs.ASKING | inputs.COMPARING | _NUMBERS.keys() | _EDGES.keys() | _LABELS | _ORDERING | {_CLAMPS}
     if looked_for.intersection(families):
         with asked:

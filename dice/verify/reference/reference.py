@@ -125,9 +125,7 @@ class Reference:
             again = self.device.place(second) if second else None
             amplified, labels = probing.weak_inputs(forward, drawn, again, expected, seed)
             varied = probing.steady_inputs(forward, drawn, again, expected, seed, self.subject)
-            decisive = probing.decisive(
-                forward, drawn, census.work.calls, self.subject.ranges, trees.tensors_of(self.model)
-            )
+            decisive = probing.decisive(forward, drawn, census.work.calls, self.subject, trees.tensors_of(self.model))
             fresh = self.fresh_states
             if fresh is not None:
                 bears = functools.partial(_bears, self, drawn=drawn, seed=seed)

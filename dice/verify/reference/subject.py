@@ -23,10 +23,10 @@ class Subject:
     """One problem on one device. `folder` is scratch for its source. Raises `ReferenceFailed`, `scale.TooLarge`.
 
     `large_bytes`: inputs of so much are drawn on the GPU, and trials of so much stay there. `scale`: how the inputs
-    shrank. `words`: texts that its code tells apart; `numbers`: that it compares with,
-    and `periods` of which it takes remainders. `path`: its file. `looks_up`: places in tables, which
-    are sorted for it. `ranges`: of whole numbers that the last draw drew one by one, by their place among
-    `steady.leaves`.
+    shrank. `words`: texts that its code tells apart; `numbers`: that it compares with, and `periods` of which it takes
+    remainders. `path`: its file. `looks_up`: places in tables, which are sorted for it; `leaves_out`: a label that it
+    names itself, even if it is PyTorch's usual one. `ranges`: of whole numbers that the last draw drew one by one, by
+    their place among `steady.leaves`.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Subject:
         self.numbers, self.periods = branches.numbers(source), branches.periods(source)
         self.path = str(self.module.__file__)
         self.looks_up = any(word in source for word in ("searchsorted", "bucketize"))  # places in tables
+        self.leaves_out = "ignore_index" in source
         self.ranges: dict[int, tuple[int, int]] = {}
         self.sizes = workload.sizes(self.module, device)
 

@@ -77,6 +77,11 @@ class DeceptionEvidence:
         return operator_counts.computes_more(self.reference, self.candidate)
 
     @property
+    def computes_elsewhere(self) -> bool:
+        """The same, but for sums and products, which a copy is not."""
+        return operator_counts.computes_more(self.reference, self.candidate, operator_counts.ARITHMETIC)
+
+    @property
     def leaves_bounds(self) -> bool:
         """Whether the reference clamps, and PyTorch does not do so for the file: its kernels may, though no value of
         the trials is beyond."""

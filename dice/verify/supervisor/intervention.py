@@ -61,7 +61,7 @@ def intervene(attempt: Attempt, vary: bool) -> None:
         record.evidence.muted = "copies_inputs"
     attempt.refuse_deception()
     late = attempt.talk.run_left <= 0  # and maybe busy for long
-    if record.provenance == "construction" and record.evidence.computes_more and not drawn.lent and not late:
+    if record.provenance == "construction" and record.evidence.computes_elsewhere and not drawn.lent and not late:
         _look_at_calls(attempt, drawn.seed, drawn.shareable)
 
 
@@ -92,7 +92,8 @@ def _look_at_calls(attempt: Attempt, seed: int, shareable: bool) -> None:
         others += [attempt.drawn] if other.family and other.shareable else []
     attempt.talk.run_left = attempt.talk.run_timeout_s  # who only passes on is not to be let off for being slow at it
     try:
-        look = m.LookAtCalls(inputs, tuple(others), seed, far=attempt.record.evidence.leaves_bounds)
+        evidence = attempt.record.evidence
+        look = m.LookAtCalls(inputs, tuple(others), seed, evidence.leaves_bounds, copies=not evidence.computes_more)
         said = attempt.talk.ask(look, m.CallsLookedAt)
     except VerdictReached:  # other values do not suit its calls: they do more than pass them on
         return
