@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from dice.verify.candidate import clock
 from dice.verify.candidate.passing import follows
 from dice.verify.tensors import transport
 
@@ -85,12 +86,13 @@ def _aged(
     chance: random.Random,
 ) -> tuple[int, dict[int, Any]]:
     """The same after many calls more, as counters have it: all of its `own` are moved on, and of what these point to,
-    which may be somebody else's, one after the other for one call."""
+    which may be somebody else's, one after the other for one call. It is later then, too."""
     for counter in itertools.chain(*own):
         counter.leap()
     last = {}
     for place in range(len(first)):
-        last[place] = transport.map_tensors(torch.clone, call(place))  # a file may give the same tensor each time
+        with clock.moved_on():
+            last[place] = transport.map_tensors(torch.clone, call(place))  # a file may give the same tensor each time
         if follows(first[place], last[place]):
             return number + LEAP, {place: last[place]}
     started = time.process_time()

@@ -44,14 +44,13 @@ class Counters:
     def _look(self) -> dict[Key, Place]:
         return dict(_numbers(self._model))
 
-    def move_on(self) -> bool:
-        """Move on whatever has risen since this was made; whether anything has."""
+    def move_on(self) -> None:
+        """Move on whatever has risen since this was made."""
         for key, (value, put) in self._look().items():
             before = self._before.get(key)
             if before is not None and type(before[0]) is type(value) and value > before[0]:
                 put(value + (value - before[0]) * (LENGTHS if key[1] is _LENGTH else LEAP))
                 self._moved.append((value, put))
-        return bool(self._moved)
 
     def move_back(self) -> None:
         for value, put in self._moved:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dice.verify.candidate import capture
+from dice.verify.candidate import capture, clock
 from dice.verify.candidate.capture import NotCaptured
 from dice.verify.candidate.program_model import NotThere, ProgramModel, _fixed, match_names
 from dice.verify.execution import fake_cuda
@@ -253,6 +254,8 @@ class Lazy(nn.Module):
     def __init__(self, count: Callable[[Lazy], int]) -> None:
         super().__init__()
         self.count, self.calls, self.known = count, 0, {"calls": 0}
+        self.seen: list[int] = []
+        self.found: dict[int, int] = {}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2 if self.count(self) <= 300 else x
@@ -304,7 +307,17 @@ def in_function(self: Lazy) -> int:
     return int(in_function.calls)  # type: ignore[attr-defined]
 
 
-COUNTS = [in_attribute, in_dictionary, in_list, in_class, in_module, in_closure, in_function]
+def by_length(self: Lazy) -> int:
+    self.seen.append(self.calls)
+    return len(self.seen)
+
+
+def by_entries(self: Lazy) -> int:
+    self.found[len(self.found)] = self.calls
+    return len(self.found)
+
+
+COUNTS = [in_attribute, in_dictionary, in_list, in_class, in_module, in_closure, in_function, by_length, by_entries]
 
 
 @pytest.mark.parametrize("count", COUNTS, ids=lambda count: count.__name__)
@@ -321,6 +334,27 @@ def test_who_counts_and_does_not_mind_is_a_program(count: Callable[[Lazy], int])
             return x * 2
 
     assert torch.equal(captured(Counting(count), X)(X), X * 2)
+
+
+def test_what_is_done_later_is_done_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("time", "monotonic", "perf_counter"):
+        for clock_name in (name, f"{name}_ns"):
+            monkeypatch.setattr(time, clock_name, getattr(time, clock_name))  # to be put back
+    clock.install()
+    begun = time.perf_counter_ns()
+
+    class Tired(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if time.perf_counter_ns() - begun < 3e12 else x
+
+    class Punctual(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if time.time() > 0 and time.monotonic() > 0 else x
+
+    with pytest.raises(NotCaptured, match="or later"):
+        captured(Tired(), X)
+    assert torch.equal(captured(Punctual(), X)(X), X * 2)
+    assert time.perf_counter_ns() - begun < 3e12  # and it is now again
 
 
 NO_PROGRAMS: dict[str, tuple[Forward | nn.Module, str]] = {
