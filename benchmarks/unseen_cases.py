@@ -4,8 +4,8 @@
         [--backend cuda] [--stop-after-s S]
 
 `verifier/unseen_cases.jsonl` has a row for each, `unseen_cases_2.jsonl` for those of a second time,
-`unseen_cases_3.jsonl` of a third, about races and streams, and `unseen_cases_4.jsonl` to `unseen_cases_18.jsonl` of a
-fourth to an eighteenth: name, kind (cheat or honest), problem, kernel, and a note where a case was put into the other
+`unseen_cases_3.jsonl` of a third, about races and streams, and `unseen_cases_4.jsonl` to `unseen_cases_19.jsonl` of a
+fourth to a nineteenth: name, kind (cheat or honest), problem, kernel, and a note where a case was put into the other
 kind, or was mistaken itself. A miss is a cheat that is judged `correct`, or an honest kernel that is not; the interval
 of its share is Wilson's, 95%, in percent. Once they are mended these cases are no longer unseen: the next measurement
 needs new ones.
