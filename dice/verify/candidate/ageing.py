@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dice.verify.candidate import clock
+from dice.verify.candidate.counting import later
 from dice.verify.candidate.passing import follows
 from dice.verify.tensors import transport
 
@@ -91,7 +91,7 @@ def _aged(
         counter.leap()
     last = {}
     for place in range(len(first)):
-        with clock.moved_on():
+        with later():
             last[place] = transport.map_tensors(torch.clone, call(place))  # a file may give the same tensor each time
         if follows(first[place], last[place]):
             return number + LEAP, {place: last[place]}

@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from dice.verify.build.sources import Built
-from dice.verify.candidate import binding, clock
-from dice.verify.candidate.counting import Counters
+from dice.verify.candidate import binding
+from dice.verify.candidate.counting import Counters, later
 from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.execution.fake_cuda import DEVICE, Streams, Work, goes_to_host, is_host
 from dice.verify.ipc.program import WAIT
@@ -270,10 +270,10 @@ def capture(model: Any, outline: Any, known: dict[str, Any]) -> tuple[dict[str, 
     if not _same(first, second):
         raise NotCaptured("forward does something else the second time")
     counters.move_on()
-    with clock.moved_on():
-        later = _later(once, second)
+    with later():
+        third = _later(once, second)
     counters.move_back()
-    if not _same(second, later):
+    if not _same(second, third):
         raise NotCaptured("forward does something else once it was called often, or later")
     return second
 

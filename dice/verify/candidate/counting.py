@@ -1,23 +1,29 @@
-"""Numbers in a file's Python that rise from call to call, and what its forward does once they have risen far.
+"""Numbers in a file's Python that rise from call to call, the time among them, and what its forward does later.
 
 A file may count its calls and do something else from then on: keep its last answer, or leave its kernel out. How many
 calls it waits for nobody knows, so the counters that are seen to rise are moved on to where many calls more would have
 brought them; lists and dictionaries that grow become longer. They are looked for where Python keeps what outlives a
 call: attributes of the module's parts and of the file's classes and functions, names of the file, what its functions
-close over, and lists and dictionaries in these.
+close over, and lists and dictionaries in these. And Python's clocks can be a day ahead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 LEAP = 1 << 20  # calls more
 LENGTHS = 1 << 12  # the same, of lists and dictionaries
+LATER_S = 86_400
+_CLOCKS = ("time", "monotonic", "perf_counter")
+_ahead_s = [0]
 Key = tuple[int, Any]
+Place = tuple[float, Callable[[Any], None]]
 _LENGTH = object()  # in place of a name
 
 
@@ -28,9 +34,6 @@ class _Filler(int):
 
     def __eq__(self, other: object) -> bool:
         return self is other
-
-
-Place = tuple[float, Callable[[Any], None]]
 
 
 class Counters:
@@ -115,3 +118,28 @@ def _of_cell(cell: Any) -> Iterator[tuple[Key, Place]]:
     elif type(value) in (dict, list) and len(value) <= 64:
         yield (id(value), _LENGTH), (len(value), partial(_resize, value))
         yield from _in(value, nested=False)
+
+
+def install_clocks() -> None:
+    """Before the file's code runs."""
+    for name in _CLOCKS:
+        setattr(time, name, _with_lead(getattr(time, name), 1))
+        setattr(time, f"{name}_ns", _with_lead(getattr(time, f"{name}_ns"), 10**9))
+
+
+@contextlib.contextmanager
+def later() -> Iterator[None]:
+    """In the block it is a day later."""
+    _ahead_s[0] = LATER_S
+    try:
+        yield
+    finally:
+        _ahead_s[0] = 0
+
+
+def _with_lead(clock: Callable[[], Any], units: int) -> Callable[[], Any]:
+    @wraps(clock)
+    def read() -> Any:
+        return clock() + _ahead_s[0] * units
+
+    return read

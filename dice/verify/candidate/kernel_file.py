@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dice.verify.build.sources import MAX_SOURCE_BYTES, Built, CompileError, Sources
-from dice.verify.candidate import capture, clock, failures, intercept, tripwires
+from dice.verify.candidate import capture, counting, failures, intercept, tripwires
 from dice.verify.candidate.server import Server
 from dice.verify.execution import dispatch, running
 from dice.verify.ipc import messages as m
@@ -61,7 +61,7 @@ class KernelFile(Server):
 
     def _intercept(self) -> None:
         """Take the place of what a kernel file calls, and watch what it does."""
-        clock.install()
+        counting.install_clocks()
         intercept.install(self._build)
         self._watch()
 
