@@ -79,14 +79,15 @@ def _numbers(model: Any) -> Iterator[tuple[Key, Place]]:
 
 
 def _in(owner: Any, nested: bool) -> Iterator[tuple[Key, Place]]:
-    """The numbers in a dictionary, a list or a class, and those one level below."""
+    """The numbers in a dictionary, a list or a class, and those one level below, where lengths are among them."""
+    if not nested:
+        yield (id(owner), _LENGTH), (len(owner), partial(_resize, owner))
     is_class = isinstance(owner, type)
     items = list(enumerate(owner)) if isinstance(owner, list) else list((vars(owner) if is_class else owner).items())
     for name, value in items:
         if type(value) in (int, float):
             yield (id(owner), name), (value, _setter(owner, name))
         elif nested and type(value) in (dict, list) and len(value) <= 64:
-            yield (id(value), _LENGTH), (len(value), partial(_resize, value))
             yield from _in(value, nested=False)
 
 
@@ -116,7 +117,6 @@ def _of_cell(cell: Any) -> Iterator[tuple[Key, Place]]:
     if type(value) in (int, float):
         yield (id(cell), ""), (value, lambda new: setattr(cell, "cell_contents", new))
     elif type(value) in (dict, list) and len(value) <= 64:
-        yield (id(value), _LENGTH), (len(value), partial(_resize, value))
         yield from _in(value, nested=False)
 
 

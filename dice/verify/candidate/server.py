@@ -181,9 +181,13 @@ class Server(ABC):
         # Behind the forward on its own stream, before anything waits for the whole GPU: work that was left on another
         # stream is not waited for, as it would not be in the layer that uses the output.
         self.values.write(output, name, command.output)
-        _write_left(self, inputs, command)
-        self.device.synchronize()
         buffers = _buffers(self.model)
+        if command.asked_back or command.asked_kept:
+            given = transport.tensors(inputs)
+            left = [given[index] for index in command.asked_back]
+            left += [buffers.get(name, torch.empty(0)) for name in command.asked_kept]
+            transport.write(left, self.values.outputs, command.left)
+        self.device.synchronize()
         aliased, overlapping = running.aliased(output, inputs), running.overlapping(output, self.model)
         changed = trees.changed(inputs, self.values.shown(name))
         kept = running.written(self.model, before)
@@ -297,15 +301,6 @@ def _beside(server: Server, command: m.RunBeside) -> m.RanBeside:
     server.device.synchronize()
     transport.write(left, server.values.outputs, command.left)
     return m.RanBeside(bool(held), tuple(trees.changed(inputs, server.values.shown(command.inputs))))
-
-
-def _write_left(server: Server, inputs: Any, command: m.RunTrial) -> None:
-    """Hand back the inputs and buffers that are asked for, as the forward left them."""
-    if command.asked_back or command.asked_kept:
-        given, buffers = transport.tensors(inputs), _buffers(server.model)
-        left = [given[index] for index in command.asked_back]
-        left += [buffers.get(name, torch.empty(0)) for name in command.asked_kept]
-        transport.write(left, server.values.outputs, command.left)
 
 
 def _repeated(server: Server, output: Any, command: m.RunTrial, state: Mapping[str, torch.Tensor]) -> tuple[bool, bool]:

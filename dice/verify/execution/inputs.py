@@ -17,7 +17,7 @@ families, each used only where the reference itself stays finite and as exact as
 | `zeros` | zero | division by norms, forgotten biases |
 | `offset` | moved to minus 30 times their spread; zeros stay zero | a maximum that begins at zero |
 | `offset above` | the same on the other side, where `offset` does not suit | |
-| `below sentinels` | minus 2^27 to 2^29, where the reference takes maxima or minima | a maximum from -1e4 |
+| `below sentinels` | minus 2^27 to minus 2^29, where the reference takes maxima or minima | a maximum from -1e4 |
 | `above sentinels` | the same above zero, for minima | |
 | `below sentinels, all different` | from minus 6e8 to minus 3e8, where equal values do not suit; and above | |
 | `far below, near together` | 16 wide below minus 1.2e5, for softmax of what no product gives | a softmax from -1e4 |
@@ -99,8 +99,11 @@ AWAY_FROM_ZERO = (
 )  # families in which a rounding weighs more
 NOT_FINITE, ONE_NAN = "not finite", "one nan"
 ASKED_FOR, ASKED_FOR_ONE = "NaN and infinite", "NaN among the"
-_APART = {BELOW: BELOW_APART, ABOVE: ABOVE_APART}
 _ONE_NAN = {NOT_FINITE: ONE_NAN, ASKED_FOR: ASKED_FOR_ONE}
+_ELSE = {  # families, and what is tried where they do not suit
+    **_ONE_NAN,
+    **{BELOW: BELOW_APART, ABOVE: ABOVE_APART, OFFSET: OFFSET_ABOVE, FAR_BELOW: FAR_ABOVE, OPPOSED: OPPOSED_NEARER},
+}
 PAST = "past "  # and the number with which the reference compares
 NEAR_AN_END = 0.1  # of the range of shares
 OUTLYING_ELEMENTS = 1 << 19  # of inputs, that are looked at for a row's end which is left out
@@ -326,16 +329,8 @@ def alternatives(step: Step, in_half: bool) -> tuple[Step, ...]:
     """What to try for a step, in this order: large values are centred in one form and not in the other; what is far
     from zero is below or above it; of values that are not finite there are several, or one. `in_half`: the problem's
     inputs are float16."""
-    if step.family in _ONE_NAN:
-        return (step, replace(step, family=_ONE_NAN[step.family]))
-    if step.family in _APART:
-        return (step, replace(step, family=_APART[step.family]))
-    if step.family == OFFSET:
-        return (step, replace(step, family=OFFSET_ABOVE))
-    if step.family == OPPOSED:
-        return (step, replace(step, family=OPPOSED_NEARER))
-    if step.family == FAR_BELOW:
-        return (step, replace(step, family=FAR_ABOVE))
+    if step.family in _ELSE:
+        return (step, replace(step, family=_ELSE[step.family]))
     if step.family != "large":
         return (step,)
     forms = (step, replace(step, family=LARGE_AS_DRAWN))
